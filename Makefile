@@ -1,0 +1,56 @@
+# One command sets up a fresh machine and does what you asked: make demo, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0
+# Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.PHONY: setup demo test unit check format bench clean
+
+setup: $(VENV)/.installed .stamps/system
+
+demo: setup
+	$(BIN)/referee run demo
+
+test: check
+	$(BIN)/python -m pytest
+
+unit: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+check: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+bench: setup
+	$(BIN)/python benchmarks/peers/setup.py
+	$(BIN)/python benchmarks/sim_speed.py
+	$(BIN)/python benchmarks/render_speed.py
+	$(BIN)/python benchmarks/experts.py
+
+clean:
+	rm -rf $(VENV) .stamps .bench
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Referee needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+# System libraries for drawing: installed when that is allowed, otherwise the line to run is printed.
+.stamps/system: Makefile
+	@mkdir -p .stamps
+	@missing=""; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then touch $@; \
+	elif ! command -v apt-get >/dev/null; then echo "note: drawing needs OSMesa or EGL; install them with your package manager"; \
+	elif [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null && touch $@; \
+	else echo "note: to draw, run:  sudo apt-get update && sudo apt-get install -y$$missing"; fi

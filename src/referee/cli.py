@@ -1,0 +1,140 @@
+"""The `referee` command: arguments in, exit codes out, no logic."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from referee import __version__
+from referee.errors import RefereeError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Expected errors are one line on stderr and exit code 2."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.verb(arguments) or 0)
+    except RefereeError as error:
+        print(f"referee: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("referee: stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="referee", description="Reward models for robot reinforcement learning.")
+    parser.add_argument("--version", action="version", version=f"referee {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    run = verbs.add_parser("run", help="start a preset: referee run PRESET [key=value …]")
+    _preset_arguments(run)
+    run.set_defaults(verb=_run)
+
+    config = verbs.add_parser("config", help="look at configurations")
+    config_verbs = config.add_subparsers(required=True, metavar="show|list")
+    show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
+    _preset_arguments(show)
+    show.set_defaults(verb=_config_show)
+    config_verbs.add_parser("list", help="all presets").set_defaults(verb=_config_list)
+
+    verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
+
+    envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
+    envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
+    envs.add_argument("--size", type=int, default=64, choices=(64, 128, 224), help="image size (default 64)")
+    envs.add_argument("--seed", type=int, default=0)
+    envs.set_defaults(verb=_envs)
+
+    play = verbs.add_parser("play", help="film a policy")
+    play.add_argument("--task", default="PickCube", help="Reach, PushCube, PickCube or PegInsertion")
+    play.add_argument("--policy", default="expert", help="expert or random (default expert)")
+    play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
+    play.add_argument("--episodes", type=int, default=2)
+    play.add_argument("--seed", type=int, default=0)
+    play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
+    play.set_defaults(verb=_play)
+    return parser
+
+
+def _preset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", nargs="?", default="", help="name of a preset, or a YAML file of yours")
+    parser.add_argument("overrides", nargs="*", help="key=value, as in Hydra")
+    parser.add_argument("--config-path", help="a folder with configurations of yours")
+    parser.add_argument("--config-name", help="the configuration in it")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from referee.runners import run
+
+    loaded = _load(arguments)
+    for notice in loaded.notices:
+        print(f"note: {notice}", file=sys.stderr)
+    run(loaded)
+
+
+def _config_show(arguments: argparse.Namespace) -> None:
+    from referee.config import show
+
+    print(show(_load(arguments)))
+
+
+def _config_list(arguments: argparse.Namespace) -> None:
+    from referee.config import list_presets
+
+    print(list_presets())
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.doctor import findings
+
+    console, failed = Console(), False
+    for finding in findings():
+        mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
+        console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)
+        if finding.fix:
+            console.print(f"  {'':<16} → {finding.fix}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        failed |= finding.state == "fail"
+    return 2 if failed else 0
+
+
+def _envs(arguments: argparse.Namespace) -> None:
+    from referee.config.schema import PandaEnvConfig
+    from referee.runners.sheet import task_sheet
+
+    task_sheet(arguments.out, PandaEnvConfig(image_size=arguments.size), seed=arguments.seed)
+    print(f"wrote {arguments.out}")
+
+
+def _play(arguments: argparse.Namespace) -> None:
+    from referee.runners.play import play
+
+    rate = play(
+        arguments.task,
+        arguments.policy,
+        out=arguments.out,
+        episodes=arguments.episodes,
+        noise=arguments.noise,
+        seed=arguments.seed,
+    )
+    print(f"wrote {arguments.out}: {arguments.task}, {arguments.policy}, success {rate.successes} of {rate.trials}")
+
+
+def _load(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
+    from referee.config import load
+
+    return load(
+        arguments.preset,
+        arguments.overrides,
+        config_path=arguments.config_path,
+        config_name=arguments.config_name,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Typed configuration: presets over groups, checked against a schema, each value with its source."""
+
+from referee.config.files import presets
+from referee.config.load import load
+from referee.config.loaded import Loaded
+from referee.config.schema import (
+    Config,
+    EnvConfig,
+    EnvSection,
+    LoggerConfig,
+    PandaEnvConfig,
+    RandomiseConfig,
+    RunnerConfig,
+)
+from referee.config.show import list_presets, show, to_yaml
+
+__all__ = [
+    "Config",
+    "EnvConfig",
+    "EnvSection",
+    "Loaded",
+    "LoggerConfig",
+    "PandaEnvConfig",
+    "RandomiseConfig",
+    "RunnerConfig",
+    "list_presets",
+    "load",
+    "presets",
+    "show",
+    "to_yaml",
+]

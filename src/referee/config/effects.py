@@ -1,0 +1,96 @@
+"""Keys that were set but have no effect in the chosen setting: each is reported, none is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from referee.config.keys import Spec, known_keys, nearest_key, walk
+from referee.config.leaves import Leaf, Leaves, Path, dotted
+from referee.config.schema import RECIPES, Recipe
+from referee.config.validate import shown
+from referee.errors import ConfigError
+
+
+def check_needs(leaves: Leaves, recipe: str) -> None:
+    """Refuse a config that lacks a section its recipe cannot do without."""
+    for need in RECIPES[recipe].needs:
+        leaf = leaves.get(tuple(need.split(".")))
+        if leaf is not None and leaf.value is None:
+            group = need.split(".")[0]
+            raise ConfigError(
+                f"{need} is missing ({leaf.origin}): recipe {recipe} needs it; add a group, as {group}@{need}=panda"
+            )
+
+
+def without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
+    """One line for each key that somebody set and nothing will read."""
+    known = dict(walk(root))
+    chosen = {path: leaf for path, leaf in leaves.items() if _meant(leaf, known[path])}
+    unread = {path: leaf for path, leaf in chosen.items() if not _is_read(path, RECIPES[recipe])}
+    idle = [(path, leaf) for path, leaf in chosen.items() if path not in unread]
+    lines = [line for path, leaf in idle if (line := _unmet(path, leaf, leaves, known))]
+    return _unread_lines(unread, recipe, root) + lines
+
+
+def _meant(leaf: Leaf, spec: Spec) -> bool:
+    """Whether the key was set on purpose; a file that spells out a default, as a saved one does, is not."""
+    if spec.key.tag or not leaf.origin.explicit:
+        return False
+    default = list(spec.default) if spec.many else spec.default
+    return leaf.origin.kind == "command line" or leaf.value != default
+
+
+def _is_read(path: Path, recipe: Recipe) -> bool:
+    return any(path[: len(parts)] == parts for parts in (tuple(read.split(".")) for read in recipe.reads))
+
+
+def _unread_lines(unread: Leaves, recipe: str, root: type) -> list[str]:
+    by_source: dict[tuple[str, Path], list[Path]] = {}
+    for path, leaf in unread.items():
+        by_source.setdefault((str(leaf.origin), path[:2]), []).append(path)
+    return [_unread_line(source, paths, recipe, root) for (source, _), paths in by_source.items()]
+
+
+def _unread_line(source: str, paths: list[Path], recipe: str, root: type) -> str:
+    """One line per section and source, however many keys of it were set."""
+    readers = [name for name, other in RECIPES.items() if _is_read(paths[0], other)]
+    readable = [key for key in known_keys(root) if _is_read(tuple(key.split(".")), RECIPES[recipe])]
+    near, sure = nearest_key(dotted(paths[0]), readable)
+    section = dotted(paths[0][:2])
+    acts = f"{section} acts with recipe {' or '.join(readers)}" if readers else f"no recipe reads {section} yet"
+    meant = f"; did you mean {near}?" if sure and len(paths) == 1 else ""
+    keys, have = ", ".join(map(dotted, paths)), "has" if len(paths) == 1 else "have"
+    reads = ", ".join(RECIPES[recipe].reads)
+    return f"{keys} ({source}) {have} no effect: recipe {recipe} reads only {reads}; {acts}{meant}"
+
+
+def _unmet(path: Path, leaf: Leaf, leaves: Leaves, known: Mapping[Path, Spec]) -> str | None:
+    for length in range(1, len(path) + 1):  # a condition on a section holds for all its keys
+        condition = known[path[:length]].key.only_if
+        if condition is None:
+            continue
+        options = [_option(option, path[: length - 1]) for option in condition.split(" or ")]
+        if not any(_holds(key, wanted, leaves) for key, wanted in options):
+            return f"{dotted(path)} ({leaf.origin}) has no effect: {_acts_with(options, leaves)}"
+    return None
+
+
+def _option(text: str, section: Path) -> tuple[Path, str]:
+    key, _, wanted = text.partition("=")
+    return (tuple(key.split(".")) if "." in key else (*section, key)), wanted
+
+
+def _holds(key: Path, wanted: str, leaves: Leaves) -> bool:
+    value: Any = leaves[key].value if key in leaves else None
+    return shown(value).strip('"') == wanted if wanted else bool(value)
+
+
+def _acts_with(options: list[tuple[Path, str]], leaves: Leaves) -> str:
+    if len(options) > 1:
+        section = dotted(options[0][0][:-1])
+        return f"it acts only with one of {section}.{{{', '.join(key[-1] for key, _ in options)}}} on"
+    key, wanted = options[0]
+    now = shown(leaves[key].value).strip('"') if key in leaves else "null"
+    wanted = wanted or ("true" if now in ("true", "false") else "on")
+    return f"it acts only with {dotted(key)}={wanted}, which is {now} here"

@@ -1,0 +1,94 @@
+"""Reading the schema: what it says of each key, all known keys, and the one nearest to a wrong one."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache
+from typing import Any
+
+from referee.config.leaves import Path, dotted
+from referee.config.schema import Config, Key
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One key as the schema declares it: a section (with its `classes`), a scalar or a list of scalars."""
+
+    key: Key
+    default: Any
+    optional: bool
+    many: bool
+    scalar: type
+    classes: tuple[type, ...]
+
+    @property
+    def tag(self) -> str | None:
+        """Name of the key that chooses among the classes of this section."""
+        names = [name for cls in self.classes for name, spec in specs(cls).items() if spec.key.tag]
+        return names[0] if names else None
+
+    @property
+    def tagged(self) -> dict[str, type]:
+        """The classes of this section by the value of their tag."""
+        return {specs(cls)[self.tag].default: cls for cls in self.classes} if self.tag else {}
+
+
+@cache
+def specs(cls: type) -> dict[str, Spec]:
+    """The keys of a section by name, in the order of the schema."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: _spec(hints[f.name], f.metadata["key"], f.default) for f in fields(cls)}
+
+
+def _spec(hint: Any, key: Key, default: Any) -> Spec:
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = tuple(part for part in parts if part is not types.NoneType)
+    many = typing.get_origin(kinds[0]) is tuple
+    scalar = typing.get_args(kinds[0])[0] if many else kinds[0]
+    classes = kinds if is_dataclass(kinds[0]) else ()
+    return Spec(key, default, len(kinds) < len(parts), many, scalar, classes)
+
+
+def is_required(spec: Spec) -> bool:
+    """Whether a key has no default; a section is never required, its keys are."""
+    return spec.default is MISSING and not spec.classes
+
+
+def walk(cls: type, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
+    """All keys below a section, over all classes that a tag may choose."""
+    for name, spec in specs(cls).items():
+        yield (*path, name), spec
+        for child in spec.classes:
+            yield from walk(child, (*path, name))
+
+
+@cache
+def known_keys(root: type = Config) -> tuple[str, ...]:
+    """All dotted keys of the schema, sections included, each once."""
+    return tuple(dict.fromkeys(dotted(path) for path, _ in walk(root)))
+
+
+def nearest_key(wrong: str, known: Iterable[str]) -> tuple[str, bool]:
+    """The known key most like a wrong one, wherever in the tree, and whether it is likely what was meant.
+
+    The last part counts as much as the whole, so a right name in the wrong section is found, too.
+    """
+
+    def likeness(candidate: str) -> float:
+        whole = SequenceMatcher(None, wrong, candidate).ratio()
+        last = SequenceMatcher(None, wrong.rpartition(".")[2], candidate.rpartition(".")[2]).ratio()
+        return whole + last
+
+    best = max(known, key=likeness)
+    return best, likeness(best) >= 1.1
+
+
+def nearest_word(wrong: object, words: Iterable[object]) -> str | None:
+    """The word most like a wrong one, whatever its case."""
+    by_lower = {str(word).lower(): str(word) for word in words}
+    close = get_close_matches(str(wrong).lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None

@@ -1,0 +1,123 @@
+"""Checks of the machine: what works, what does not, and the line that mends it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from referee.sim import gl
+from referee.sim.assets import cache_dir, visual_meshes
+
+State = Literal["ok", "note", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; only `fail` means that Referee will not work."""
+
+    what: str
+    state: State
+    detail: str
+    fix: str = ""
+
+
+EXTRAS = {
+    "maniskill": ("mani_skill", "ManiSkill environments"),
+    "ray": ("ray", "workers on a Ray cluster"),
+    "vlm": ("transformers", "vision-language rewards"),
+    "franka": ("franky", "the real arm"),
+    "lerobot": ("pyarrow", "LeRobot data sets"),
+    "rerun": ("rerun", "3-D recordings"),
+}
+"""Extra of the package → the module that it brings, and what for."""
+
+
+def findings() -> Iterator[Finding]:
+    """All checks, each a line as soon as it is known."""
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        _python,
+        _torch,
+        _cpu,
+        _rendering,
+        _meshes,
+        _disk,
+        _extras,
+    ]
+    for check in checks:
+        yield from check()
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    good = sys.version_info >= (3, 11)
+    yield Finding("Python", "ok" if good else "fail", version, "" if good else "install Python 3.11 or newer")
+
+
+def _torch() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        yield Finding("PyTorch", "fail", "not installed", "pip install -c constraints.txt torch")
+        return
+    import torch
+
+    device = "CUDA " + torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    yield Finding("PyTorch", "ok", f"{torch.__version__}, {device}, {torch.get_num_threads()} threads")
+
+
+def _cpu() -> Iterator[Finding]:
+    flags = _cpu_flags()
+    wanted = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if name in flags]
+    yield Finding("CPU", "ok", f"{os.cpu_count()} cores, {', '.join(wanted) or 'no vector extensions known'}")
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    return set(next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), []))
+
+
+def _rendering() -> Iterator[Finding]:
+    probes = gl.probe_all()
+    for probe in probes:
+        if probe.works:
+            yield Finding(
+                f"OpenGL {probe.backend}",
+                "ok",
+                f"{probe.milliseconds:.2f} ms per 64 px frame, {probe.renderer}",
+            )
+        else:
+            state: State = "note" if any(each.works for each in probes) else "fail"
+            yield Finding(f"OpenGL {probe.backend}", state, probe.error, gl.APT_LINE)
+    if any(probe.works for probe in probes):
+        gl.choose.cache_clear()
+        why = "set by MUJOCO_GL" if os.environ.get("MUJOCO_GL") else "the faster one that works"
+        yield Finding("drawing with", "ok", f"{gl.choose()} ({why})")
+
+
+def _meshes() -> Iterator[Finding]:
+    folder = visual_meshes("fast").palette.parent
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    yield Finding("Panda meshes", "ok", f"{size:.1f} MB in {folder}")
+
+
+def _disk() -> Iterator[Finding]:
+    for what, folder in (("disk, here", Path.cwd()), ("disk, cache", cache_dir())):
+        free = shutil.disk_usage(folder).free / 1e9
+        fix = f"free some space on the disk of {folder}"
+        yield Finding(what, "ok" if free > 2 else "note", f"{free:.0f} GB free", "" if free > 2 else fix)
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, (module, purpose) in EXTRAS.items():
+        if importlib.util.find_spec(module) is not None:
+            yield Finding(f"extra {extra}", "ok", purpose)
+        else:
+            yield Finding(f"extra {extra}", "note", f"not installed ({purpose})", f"pip install 'referee[{extra}]'")

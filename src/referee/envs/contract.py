@@ -1,0 +1,81 @@
+"""The contract of every environment here: Gymnasium's vector API, state-aligned truth, pictures on demand."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from referee.errors import ActionError
+
+Observation = dict[str, np.ndarray]
+"""`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
+
+OBS_MODES = ("state", "rgb", "state+rgb")
+
+
+class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
+    """A batch of environments whose truth and pictures can be asked for at any state.
+
+    * Observations are dicts of arrays; `obs_mode` says which (`state`, `rgb`, `state+rgb`).
+    * Autoreset happens in the same step: where `terminated | truncated`, the returned observation is the first one
+      of the next episode, and `info["final_obs"][i]`, `info["final_info"]` tell of the last one (Gymnasium's keys,
+      with the masks `_final_obs` and `_final_info`).
+    * Truth is state-aligned: `info["success"][i]` (and `grasp`, where it means something) is about the very state
+      that the observation `i` shows; the truth of a final state is in `info["final_info"]["success"][i]`.
+    * Rewards, by contrast, belong to the transition and are never those of the next episode.
+    * Same seed, same actions: the same bits, whatever the number of threads or of other environments.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 - Gymnasium declares it so
+        "autoreset_mode": gym.vector.AutoresetMode.SAME_STEP
+    }
+    obs_mode: str
+    cameras: tuple[str, ...]
+    image_size: int
+    max_episode_steps: int
+    task_description: str
+    """What is to be done, in words (vision-language models read it)."""
+
+    @abstractmethod
+    def render_cameras(self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False) -> Observation:
+        """Pictures of the present states of `env_ids` (all, if none are given), in that order.
+
+        With `final`, of the last states of the episodes that ended in the latest step; asking for another
+        environment's is an error. Returns `main_images` uint8[n,H,W,3] (the first camera) and
+        `extra_view_images` uint8[n,V,H,W,3] (the others).
+        """
+
+    @abstractmethod
+    def save_state(self) -> dict[str, np.ndarray]:
+        """Everything that the future depends on, so that `restore_state` goes on bit by bit."""
+
+    @abstractmethod
+    def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
+        """Go back to a saved state; returns its observation."""
+
+    def check_actions(self, actions: Any) -> np.ndarray:
+        """The actions as f64[n,a], or one line that says what is wrong with them."""
+        low, high = self.single_action_space.low, self.single_action_space.high  # type: ignore[attr-defined]
+        wanted = (self.num_envs, len(low))
+        array = np.asarray(actions, dtype=np.float64)
+        if array.shape != wanted:
+            raise ActionError(f"actions have shape {array.shape}, but {wanted} (environments, action size) is needed")
+        bad = ~np.isfinite(array)
+        if bad.any():
+            env, part = np.argwhere(bad)[0]
+            raise ActionError(
+                f"action {part} of environment {env} is {array[env, part]}: the policy diverged or divides by zero; "
+                "check its output before step()"
+            )
+        outside = (array < low - 1e-6) | (array > high + 1e-6)
+        if outside.any():
+            env, part = np.argwhere(outside)[0]
+            raise ActionError(
+                f"action {part} of environment {env} is {array[env, part]:g}, outside [{low[part]:g}, {high[part]:g}]: "
+                "clip actions to the action space before step()"
+            )
+        return array

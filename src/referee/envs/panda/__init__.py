@@ -1,0 +1,1 @@
+"""The four tasks of the embedded Panda, and experts that solve them."""

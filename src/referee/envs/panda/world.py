@@ -1,0 +1,79 @@
+"""What the tasks see of the simulation: named arrays, one row per environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from referee.sim.batch import ARM, CUBE, FINGERS, PandaBatch
+from referee.sim.scene import CUBE_HALF
+
+
+@dataclass(frozen=True)
+class World:
+    """States of n environments: positions in metres, in the frame of the arm's base."""
+
+    joints: np.ndarray
+    """f64[n,9]: seven arm angles and two finger positions."""
+    speeds: np.ndarray
+    """f64[n,9]: their velocities."""
+    tcp: np.ndarray
+    """f64[n,3]: the point between the fingertips."""
+    hand: np.ndarray
+    """f64[n,3,3]: the hand's orientation."""
+    hand_quat: np.ndarray
+    """f64[n,4]"""
+    cube: np.ndarray
+    """f64[n,3]: the cube's centre (zeros where there is none)."""
+    cube_quat: np.ndarray
+    """f64[n,4]"""
+    goal: np.ndarray
+    """f64[n,3]"""
+
+    @classmethod
+    def of(cls, sim: PandaBatch, goal: np.ndarray, ids: np.ndarray | slice = slice(None)) -> World:
+        """The present states of the environments `ids`, as copies."""
+        qpos = sim.qpos[ids]
+        cube = qpos[:, CUBE] if qpos.shape[1] > CUBE.start else np.zeros((len(qpos), 7))
+        return cls(
+            joints=qpos[:, ARM.start : FINGERS.stop].copy(),
+            speeds=sim.qvel[ids, ARM.start : FINGERS.stop].copy(),
+            tcp=sim.tcp[ids].copy(),
+            hand=sim.hand[ids].copy(),
+            hand_quat=sim.hand_quat[ids].copy(),
+            cube=cube[:, :3].copy(),
+            cube_quat=cube[:, 3:].copy(),
+            goal=goal[ids].copy(),
+        )
+
+    @property
+    def finger_gap(self) -> np.ndarray:
+        """f64[n]: distance between the finger pads."""
+        return self.joints[:, 7] + self.joints[:, 8]
+
+    def cube_in_hand(self) -> np.ndarray:
+        """The cube's centre as seen from the fingertips, f64[n,3] in the hand's axes (y: where the fingers open)."""
+        return np.einsum("nij,ni->nj", self.hand, self.cube - self.tcp)
+
+    def grasping(self) -> np.ndarray:
+        """bool[n]: the pads lie on two sides of the cube. Positions alone decide, as they do in a picture."""
+        x, y, z = np.abs(self.cube_in_hand()).T
+        between = (x < 0.018) & (y < 0.012) & (z < 0.022)
+        # The cube's extent along the fingers' line is larger when it stands askew between them.
+        axes = np.abs(np.einsum("nij,ni->nj", _matrices(self.cube_quat), self.hand[:, :, 1]))
+        extent = 2 * CUBE_HALF * axes.sum(axis=1)
+        return between & (self.finger_gap < extent + 0.002) & (self.finger_gap > 1.6 * CUBE_HALF)
+
+
+def _matrices(q: np.ndarray) -> np.ndarray:
+    """Rotation matrices f64[n,3,3] of unit quaternions f64[n,4] (w first)."""
+    w, x, y, z = q.T
+    return np.stack(
+        [
+            np.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], axis=1),
+            np.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], axis=1),
+            np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], axis=1),
+        ],
+        axis=1,
+    )

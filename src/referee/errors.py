@@ -1,0 +1,17 @@
+"""The errors that Referee raises on purpose: one line each, saying what was wrong and what to do."""
+
+
+class RefereeError(Exception):
+    """Base of all expected errors; the command line prints it as one line and exits with code 2."""
+
+
+class ConfigError(RefereeError):
+    """A preset, a key or a value of the configuration is wrong."""
+
+
+class ActionError(RefereeError, ValueError):
+    """An action handed to an environment is not usable (shape, NaN, out of range)."""
+
+
+class MissingDependency(RefereeError, ImportError):
+    """A library or system package is missing; the message holds the line that installs it."""

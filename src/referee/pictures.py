@@ -1,0 +1,91 @@
+"""From frames to what people look at: GIF films, film strips and contact sheets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+PAPER = (250, 249, 246)
+INK = (40, 44, 52)
+
+
+def atomic_save(image: Image.Image, path: Path, **options: Any) -> None:
+    """Save beside the goal and rename, so that a killed run leaves no half picture."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    try:
+        image.save(temporary, **options)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_gif(path: Path, frames: Sequence[np.ndarray], *, fps: float = 20.0) -> None:
+    """A looping film of frames uint8[H,W,3]."""
+    images = [Image.fromarray(frame) for frame in frames]
+    # One palette for the whole film: no flicker, and a smaller file.
+    step = max(1, len(images) // 8)
+    sample = Image.fromarray(np.concatenate([np.asarray(image) for image in images[::step]], axis=0))
+    palette = sample.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    pages = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    duration = max(20, round(1000 / fps / 10) * 10)
+    atomic_save(pages[0], path, save_all=True, append_images=pages[1:], duration=duration, loop=0, optimize=False)
+
+
+def banner(frame: np.ndarray, text: str, colour: tuple[int, int, int] = INK) -> np.ndarray:
+    """The frame with a small label in its lower left corner."""
+    image = Image.fromarray(frame)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(max(10, image.height // 20))
+    left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
+    margin = image.height // 40
+    box = (
+        margin,
+        image.height - (bottom - top) - 3 * margin,
+        right - left + 3 * margin,
+        image.height - margin,
+    )
+    draw.rounded_rectangle(box, radius=margin, fill=PAPER)
+    draw.text((box[0] + margin, box[1] + margin - top), text, fill=colour, font=font)
+    return np.asarray(image)
+
+
+def border(frame: np.ndarray, colour: tuple[int, int, int], width: int = 3) -> np.ndarray:
+    """The frame with a coloured rim."""
+    framed = frame.copy()
+    framed[:width], framed[-width:] = colour, colour
+    framed[:, :width], framed[:, -width:] = colour, colour
+    return framed
+
+
+def contact_sheet(
+    rows: Sequence[tuple[str, Sequence[np.ndarray]]],
+    headings: Sequence[str],
+    *,
+    title: str,
+    tile: int,
+    gap: int = 8,
+) -> Image.Image:
+    """A titled grid: one row per (label, frames), one heading per column; frames are scaled to `tile` pixels."""
+    font, small = ImageFont.load_default(22), ImageFont.load_default(15)
+    left, top = 132, 84
+    width = left + len(headings) * (tile + gap) + gap
+    sheet = Image.new("RGB", (width, top + len(rows) * (tile + gap) + gap), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((16, 14), title, fill=INK, font=font)
+    for column, heading in enumerate(headings):
+        draw.text((left + column * (tile + gap), top - 26), heading, fill=INK, font=small)
+    for row, (label, frames) in enumerate(rows):
+        y = top + row * (tile + gap)
+        draw.text((16, y + tile // 2 - 10), label, fill=INK, font=small)
+        for column, frame in enumerate(frames):
+            # Small frames are enlarged without smoothing: people should see the pixels that a model sees.
+            exact = Image.Resampling.NEAREST if frame.shape[0] < tile else Image.Resampling.LANCZOS
+            image = Image.fromarray(frame).resize((tile, tile), exact)
+            sheet.paste(image, (left + column * (tile + gap), y))
+    return sheet

@@ -1,0 +1,17 @@
+"""Recipes: each runner takes a configuration and does one thing from start to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from referee.config import Loaded
+from referee.runners.demo import demo
+from referee.runners.evaluate import evaluate
+
+RUNNERS: dict[str, Callable[[Loaded], None]] = {"evaluate": evaluate, "demo": demo}
+"""Recipe name (`runner.recipe`) → the function that runs it."""
+
+
+def run(loaded: Loaded) -> None:
+    """Start whatever recipe the configuration names."""
+    RUNNERS[loaded.config.runner.recipe](loaded)

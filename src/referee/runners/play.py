@@ -1,0 +1,27 @@
+"""Recipe: a short film of a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from referee.config.schema import PandaEnvConfig
+from referee.envs.panda.env import PandaVectorEnv
+from referee.envs.policies import make_policy
+from referee.errors import RefereeError
+from referee.metrics import Rate
+from referee.pictures import save_gif
+from referee.runners.rollout import FilmMaker, roll_out
+
+
+def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed: int) -> Rate:
+    """Write a GIF of `episodes` episodes of `policy` in `task`; returns how many ended in success."""
+    if out.suffix.lower() != ".gif":
+        raise RefereeError(f"--out {out} is not a GIF: give a name that ends with .gif")
+    if episodes < 1:
+        raise RefereeError(f"--episodes is {episodes}, but at least one is needed")
+    env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
+    film = FilmMaker(env, episodes, pixels=360)
+    outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
+    save_gif(out, film.frames())
+    env.close()
+    return outcomes.rate()

@@ -1,0 +1,117 @@
+"""Episodes with a policy: what happened, counted fairly, and filmed if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from referee.envs import RefereeVectorEnv
+from referee.envs.panda.env import PandaVectorEnv
+from referee.envs.policies import Policy
+from referee.metrics import Rate
+from referee.pictures import banner
+
+GREEN, GREY = (22, 130, 62), (90, 94, 100)
+
+
+@dataclass
+class Outcomes:
+    """Finished episodes, one entry each."""
+
+    success_at_end: list[bool] = field(default_factory=list)
+    success_once: list[bool] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def rate(self, *, once: bool = False) -> Rate:
+        """Share of episodes whose last frame (or any frame) was a success."""
+        flags = self.success_once if once else self.success_at_end
+        return Rate(sum(flags), len(flags))
+
+    def summary(self) -> dict[str, float | int | list[float]]:
+        """Plain numbers, for a JSON file."""
+        end, once = self.rate(), self.rate(once=True)
+        return {
+            "episodes": len(self),
+            "success_at_end": end.share,
+            "success_at_end_interval": list(end.interval),
+            "success_once": once.share,
+            "success_once_interval": list(once.interval),
+            "return": float(np.mean(self.returns)),
+            "length": float(np.mean(self.lengths)),
+        }
+
+
+def roll_out(
+    env: RefereeVectorEnv,
+    policy: Policy,
+    episodes: int,
+    *,
+    seed: int,
+    watch: Callable[[RefereeVectorEnv, np.ndarray, np.ndarray], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Outcomes:
+    """Run `episodes` episodes, the same number (±1) in every environment.
+
+    Taking the first ones to finish instead would favour short episodes, which are the successes where success ends
+    an episode. `watch(env, success, done)` sees every state, `progress(n)` hears of n newly finished episodes.
+    """
+    outcomes = Outcomes()
+    left = np.full(env.num_envs, episodes // env.num_envs)
+    left[: episodes % env.num_envs] += 1
+    _, info = env.reset(seed=seed)
+    once = info["success"].copy()
+    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
+    while left.any():
+        _, rewards, terminated, truncated, info = env.step(policy())
+        done = terminated | truncated
+        ended_in = info["final_info"]["success"] if done.any() else info["success"]
+        success = np.where(done, ended_in, info["success"])
+        once |= success
+        returns += rewards
+        lengths += 1
+        if watch is not None:
+            watch(env, success, done)
+        counted = np.flatnonzero(done & (left > 0))
+        for i in counted:
+            outcomes.success_at_end.append(bool(success[i]))
+            outcomes.success_once.append(bool(once[i]))
+            outcomes.returns.append(float(returns[i]))
+            outcomes.lengths.append(int(lengths[i]))
+        left[counted] -= 1
+        if progress is not None:
+            progress(len(counted))
+        once[done] = info["success"][done]
+        returns[done], lengths[done] = 0.0, 0
+    return outcomes
+
+
+class FilmMaker:
+    """Films the first episode of some environments, side by side in time, each labelled with its truth."""
+
+    def __init__(self, env: PandaVectorEnv, episodes: int, *, pixels: int = 300) -> None:
+        self._pixels = pixels
+        self._rolling = list(range(min(episodes, env.num_envs)))
+        self._frames: dict[int, list[np.ndarray]] = {i: [] for i in self._rolling}
+
+    def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
+        """Take the present frame of every episode that is still filmed."""
+        assert isinstance(env, PandaVectorEnv)
+        for i in list(self._rolling):
+            frame = env.render_film([i], final=bool(done[i]), pixels=self._pixels)[0]
+            text, colour = ("success", GREEN) if success[i] else ("not yet", GREY)
+            self._frames[i].append(banner(frame, text, colour))
+            if done[i]:
+                self._rolling.remove(i)
+
+    def frames(self) -> list[np.ndarray]:
+        """The film: one episode after the other, each held for a moment at its end."""
+        film: list[np.ndarray] = []
+        for frames in self._frames.values():
+            film += frames + frames[-1:] * 12
+        return film

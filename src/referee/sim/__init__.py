@@ -1,0 +1,1 @@
+"""The embedded MuJoCo Panda: model, batched kinematics, batched stepping and cameras."""

