@@ -52,7 +52,9 @@ def measure_referee(num_envs: int, seconds: float) -> dict[str, Any]:
     """Our PickCube in state mode with random actions, as the same fields that a peer's runner prints."""
     import numpy as np
 
-    from referee.envs import PandaEnvConfig, make_vec
+    from referee.config import PandaEnvConfig
+    from referee.envs import make_vec
+    from referee.sim.scene import CONTROL_HZ, SUBSTEPS
 
     env = make_vec(PandaEnvConfig(task="PickCube", num_envs=num_envs, obs_mode="state"))
     shape = (512, *env.action_space.shape)  # drawn before the clock starts, as for the peers
@@ -75,14 +77,14 @@ def measure_referee(num_envs: int, seconds: float) -> dict[str, Any]:
         "env_id": "PickCube",
         "version": f"{version('referee')} (mujoco {version('mujoco')})",
         "steps_per_second": steps_per_second,
-        "control_hz": 20,
-        "substeps": 10,
+        "control_hz": CONTROL_HZ,
+        "substeps": SUBSTEPS,
         "notes": f"{num_envs} envs, {CORES} cores, one process, same-step autoreset, end-effector control",
     }
 
 
 def run_referee(row: Row, seconds: float) -> dict[str, Any]:
-    """`measure_referee` in a fresh process: a second rollout pool in one process would slow the first."""
+    """`measure_referee` in a fresh process: two thread pools in one process would slow each other."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:

@@ -73,7 +73,7 @@ def contact_sheet(
 ) -> Image.Image:
     """A titled grid: one row per (label, frames), one heading per column; frames are scaled to `tile` pixels."""
     font, small = ImageFont.load_default(22), ImageFont.load_default(15)
-    left, top = 132, 84
+    left, top = 156, 84
     width = left + len(headings) * (tile + gap) + gap
     sheet = Image.new("RGB", (width, top + len(rows) * (tile + gap) + gap), PAPER)
     draw = ImageDraw.Draw(sheet)

@@ -10,7 +10,7 @@ import numpy as np
 from mujoco.batch import Batch
 
 from referee.sim.kinematics import POSTURE_PULL, hand_jacobian, joint_step, rotation_error
-from referee.sim.scene import SUBSTEPS, TIMESTEP, Scene, physics_xml
+from referee.sim.scene import CUBE_MASS, GRAVITY, SUBSTEPS, TIMESTEP, Scene, physics_xml
 
 ARM = slice(0, 7)
 FINGERS = slice(7, 9)
@@ -55,6 +55,9 @@ class PandaBatch:
         self._site_mat = self._batch.bind("site_xmat")
         self._quats = self._batch.bind("xquat")
         self._hand_body = self.model.body("hand").id
+        self._matrices = self._batch.bind("xmat")
+        self._pull = self._batch.bind("xfrc_applied")
+        self._cube_body = self.model.body("cube").id if scene.cube else None
         self._mocap_pos = self._batch.bind("mocap_pos") if self.model.nmocap else None
         limits = self.model.jnt_range[ARM]
         self._low, self._high = limits[:, 0] + 0.01, limits[:, 1] - 0.01
@@ -68,12 +71,17 @@ class PandaBatch:
     @property
     def hand(self) -> np.ndarray:
         """Orientation of the hand, f64[N,3,3]."""
-        return np.asarray(self._site_mat[:, 0]).reshape(-1, 3, 3)
+        return self._site_mat[:, 0].reshape(-1, 3, 3)
 
     @property
     def hand_quat(self) -> np.ndarray:
         """The same as a quaternion, f64[N,4]."""
         return self._quats[:, self._hand_body]
+
+    @property
+    def cube(self) -> np.ndarray:
+        """Orientation of the cube, f64[N,3,3]; call it only where there is one."""
+        return self._matrices[:, self._cube_body].reshape(-1, 3, 3)
 
     def place(
         self,
@@ -90,6 +98,8 @@ class PandaBatch:
         self.qpos[ids, FINGERS] = fingers
         if cube is not None:
             self.qpos[ids, CUBE] = cube
+        if self._cube_body is not None:
+            self._pull[ids, self._cube_body, 2] = -GRAVITY * CUBE_MASS
         if socket is not None and self._mocap_pos is not None:
             self._mocap_pos[ids, 0] = socket
         self._ctrl[ids, ARM] = arm

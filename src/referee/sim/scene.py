@@ -9,6 +9,8 @@ from typing import Literal
 from referee.sim.assets import Detail, panda_xml, visual_meshes
 
 CUBE_HALF = 0.02
+CUBE_MASS = 0.05
+GRAVITY = 9.81
 PEG_HALF = 0.008
 PEG_LENGTH = 0.075
 """How far the peg reaches below the fingertips."""
@@ -35,7 +37,8 @@ _VISUAL = 'contype="0" conaffinity="0"'
 _ARMATURE = 0.3
 _INERTIA = (1.40, 1.92, 1.37, 1.33, 0.33, 0.35, 0.31)
 _STIFFNESS = 50.0
-_TORQUE = (87, 87, 87, 87, 40, 40, 40)
+_TORQUE = (300, 300, 300, 300, 100, 100, 100)
+"""Before damping takes its part; what is left stays near the real arm's limits."""
 
 _CUBE_RGBA = "0.92 0.12 0.12 1"
 _PEG_RGBA = "0.95 0.55 0.12 1"
@@ -57,36 +60,39 @@ class Scene:
 
 
 def physics_xml(scene: Scene) -> str:
-    """The model that is stepped: primitive collision shapes only, the fewest that behave like the real ones."""
+    """The model that is stepped: primitive collision shapes only, the fewest that behave like the real ones.
+
+    The arm compensates its own weight, so gravity is left out and `PandaBatch` pulls at the cube instead: the same
+    motion, without compensating eleven bodies at each step.
+    """
     robot = _robot(scene, visual=False)
     socket = f'<body name="goal" mocap="true">{_socket(_TABLE)}</body>' if scene.goal == "socket" else ""
     actuators = "".join(
-        f'<position joint="joint{i}" kp="{inertia * _STIFFNESS**2:.0f}" kv="{2 * inertia * _STIFFNESS:.1f}" '
-        f'forcerange="-{torque} {torque}"/>'
+        f'<position joint="joint{i}" kp="{inertia * _STIFFNESS**2:.0f}" forcerange="-{torque} {torque}"/>'
         for i, (inertia, torque) in enumerate(zip(_INERTIA, _TORQUE, strict=True), start=1)
     )
     return f"""<mujoco model="referee">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{TIMESTEP}" integrator="implicitfast" cone="pyramidal" iterations="12" ls_iterations="12"
+  <option timestep="{TIMESTEP}" gravity="0 0 0" integrator="Euler" cone="pyramidal" iterations="12" ls_iterations="12"
           tolerance="1e-6"/>
   <size memory="2M"/>
   <default>
-    <joint armature="{_ARMATURE}" damping="1" axis="0 0 1"/>
+    <joint armature="{_ARMATURE}" axis="0 0 1"/>
     <geom condim="3" solimp="0.98 0.99 0.001" solref="0.01 1" friction="1 0.005 0.0001"/>
     <default class="finger">
-      <joint axis="0 1 0" type="slide" range="0 0.04" armature="0.1" damping="0"/>
+      <joint axis="0 1 0" type="slide" range="0 0.04" armature="0.1" damping="15"/>
     </default>
   </default>
   <worldbody>
     <geom name="table" type="plane" size="2 2 0.1" {_TABLE}/>
     {robot}
-    {_cube_body(f'mass="0.05" {_OBJECT} friction="1 0.005 0.0001"') if scene.cube else ""}
+    {_cube_body(f'mass="{CUBE_MASS}" {_OBJECT} friction="1 0.005 0.0001"') if scene.cube else ""}
     {socket}
   </worldbody>
   <actuator>
     {actuators}
-    <position joint="finger_joint1" kp="500" kv="15" forcerange="-40 40"/>
-    <position joint="finger_joint2" kp="500" kv="15" forcerange="-40 40"/>
+    <position joint="finger_joint1" kp="500" forcerange="-40 40"/>
+    <position joint="finger_joint2" kp="500" forcerange="-40 40"/>
   </actuator>
 </mujoco>"""
 
@@ -110,7 +116,7 @@ def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractor
   <statistic extent="1" center="0.5 0 0.1"/>
   <visual>
     <global offwidth="{pixels}" offheight="{pixels}" fovy="40"/>
-    <quality offsamples="{4 if film else 0}" shadowsize="{2048 if film else 0}" {
+    <quality offsamples="{4 if film else 0}" shadowsize="{1024 if film else 0}" {
         "" if film else 'numslices="16" numstacks="10" numquads="1"'
     }/>
     <headlight ambient="0.34 0.34 0.36" diffuse="0.20 0.20 0.20" specular="0.05 0.05 0.05"/>
@@ -135,8 +141,8 @@ def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractor
            specular="0.15 0.15 0.15" castshadow="{str(film).lower()}"/>
     <light name="fill" pos="0.6 1.2 1.4" dir="-0.1 -0.8 -0.9" directional="true" diffuse="0.16 0.17 0.20"
            specular="0 0 0" castshadow="false"/>
-    <camera name="front" pos="1.30 0.48 0.60" xyaxes="{_look((1.30, 0.48, 0.60), (0.48, 0.0, 0.13))}" fovy="26"/>
-    <camera name="side" pos="0.56 -1.02 0.38" xyaxes="{_look((0.56, -1.02, 0.38), (0.49, 0.0, 0.14))}" fovy="26"/>
+    <camera name="front" pos="1.30 0.48 0.60" xyaxes="{_look((1.30, 0.48, 0.60), (0.48, 0.0, 0.145))}" fovy="26"/>
+    <camera name="side" pos="0.56 -1.02 0.38" xyaxes="{_look((0.56, -1.02, 0.38), (0.49, 0.0, 0.15))}" fovy="26"/>
     <camera name="film" pos="1.50 -0.85 0.80" xyaxes="{_look((1.5, -0.85, 0.8), (0.36, 0.0, 0.24))}" fovy="36"/>
     <geom name="floor" type="box" size="8 8 0.01" pos="0 0 -0.76" material="floor" {_VISUAL}/>
     <geom name="table" type="box" size="0.60 0.62 0.02" pos="0.36 0 -0.02" material="table" {_VISUAL}/>
@@ -158,14 +164,15 @@ def _robot(scene: Scene, *, visual: bool) -> str:
         for child in list(body):
             if child.tag in ("geom", "site"):
                 body.remove(child)
-        body.set("gravcomp", "1")
         for geom in _dress(name, scene, visual=visual):
             body.append(geom)
     for joint in root.iter("joint"):
         joint.attrib.pop("damping", None)
-        joint.attrib.setdefault("range", "-2.8973 2.8973")
-        if joint.get("class") == "finger":
-            joint.attrib.pop("range")
+        if joint.get("class") != "finger":
+            joint.attrib.setdefault("range", "-2.8973 2.8973")
+            # Damping of the joint, not of the motor, is what the Euler integrator takes implicitly.
+            inertia = _INERTIA[int(joint.get("name", "")[-1]) - 1]
+            joint.set("damping", f"{2 * inertia * _STIFFNESS:.1f}")
     return ET.tostring(root, encoding="unicode")
 
 

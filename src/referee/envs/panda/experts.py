@@ -53,7 +53,7 @@ def push_cube(world: World) -> Move:
 
 def pick_cube(world: World) -> Move:
     """Over the cube, down, close, and carry it to the goal."""
-    held = world.grasping()
+    held = world.grasping
     aside = np.linalg.norm((world.cube - world.tcp)[:, :2], axis=1)
     height = np.abs(world.tcp[:, 2] - world.cube[:, 2])
     closing = (aside < 0.010) & (height < 0.012)

@@ -94,7 +94,7 @@ class Reach(Task):
     """Bring the fingertips into the green ball."""
 
     def start(self, stream: Stream) -> Start:
-        goal = stream.between([0.36, -0.16, 0.06], [0.60, 0.16, 0.28])
+        goal = stream.between([0.38, -0.15, 0.06], [0.58, 0.15, 0.24])
         return Start(self._arm(stream), goal)
 
     def success(self, world: World) -> np.ndarray:
@@ -145,20 +145,20 @@ class PickCube(Task):
         return Start(arm, goal, _cube_poses(xy, yaw))
 
     def grasp(self, world: World) -> np.ndarray:
-        return world.grasping()
+        return world.grasping
 
     def success(self, world: World) -> np.ndarray:
-        return (_length(world.goal - world.cube) < 0.025) & world.grasping()
+        return (_length(world.goal - world.cube) < 0.025) & world.grasping
 
     def value(self, world: World) -> np.ndarray:
-        held = world.grasping()
+        held = world.grasping
         reach = near(_length(world.cube - world.tcp))
         place = near(_length(world.goal - world.cube))
         return (reach + held * (1.0 + 2.0 * place)) / 4.0
 
     def features(self, world: World) -> list[np.ndarray]:
         return [
-            world.grasping()[:, None],
+            world.grasping[:, None],
             world.goal,
             world.cube,
             world.cube_quat,

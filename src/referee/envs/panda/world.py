@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class World:
     """f64[n,3]: the cube's centre (zeros where there is none)."""
     cube_quat: np.ndarray
     """f64[n,4]"""
+    cube_axes: np.ndarray
+    """f64[n,3,3]: the cube's orientation."""
     goal: np.ndarray
     """f64[n,3]"""
 
@@ -35,7 +38,8 @@ class World:
     def of(cls, sim: PandaBatch, goal: np.ndarray, ids: np.ndarray | slice = slice(None)) -> World:
         """The present states of the environments `ids`, as copies."""
         qpos = sim.qpos[ids]
-        cube = qpos[:, CUBE] if qpos.shape[1] > CUBE.start else np.zeros((len(qpos), 7))
+        has_cube = qpos.shape[1] > CUBE.start
+        cube = qpos[:, CUBE] if has_cube else np.zeros((len(qpos), 7))
         return cls(
             joints=qpos[:, ARM.start : FINGERS.stop].copy(),
             speeds=sim.qvel[ids, ARM.start : FINGERS.stop].copy(),
@@ -44,6 +48,7 @@ class World:
             hand_quat=sim.hand_quat[ids].copy(),
             cube=cube[:, :3].copy(),
             cube_quat=cube[:, 3:].copy(),
+            cube_axes=sim.cube[ids].copy() if has_cube else np.zeros((len(qpos), 3, 3)),
             goal=goal[ids].copy(),
         )
 
@@ -56,24 +61,12 @@ class World:
         """The cube's centre as seen from the fingertips, f64[n,3] in the hand's axes (y: where the fingers open)."""
         return np.einsum("nij,ni->nj", self.hand, self.cube - self.tcp)
 
+    @cached_property
     def grasping(self) -> np.ndarray:
         """bool[n]: the pads lie on two sides of the cube. Positions alone decide, as they do in a picture."""
         x, y, z = np.abs(self.cube_in_hand()).T
         between = (x < 0.018) & (y < 0.012) & (z < 0.022)
         # The cube's extent along the fingers' line is larger when it stands askew between them.
-        axes = np.abs(np.einsum("nij,ni->nj", _matrices(self.cube_quat), self.hand[:, :, 1]))
+        axes = np.abs(np.einsum("nij,ni->nj", self.cube_axes, self.hand[:, :, 1]))
         extent = 2 * CUBE_HALF * axes.sum(axis=1)
         return between & (self.finger_gap < extent + 0.002) & (self.finger_gap > 1.6 * CUBE_HALF)
-
-
-def _matrices(q: np.ndarray) -> np.ndarray:
-    """Rotation matrices f64[n,3,3] of unit quaternions f64[n,4] (w first)."""
-    w, x, y, z = q.T
-    return np.stack(
-        [
-            np.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], axis=1),
-            np.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], axis=1),
-            np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], axis=1),
-        ],
-        axis=1,
-    )
