@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from mujoco.batch import Batch
 
 from referee.sim.kinematics import POSTURE_PULL, hand_jacobian, joint_step, rotation_error
-from referee.sim.scene import CUBE_MASS, GRAVITY, SUBSTEPS, TIMESTEP, Scene, physics_xml
+from referee.sim.scene import CUBE_MASS, GRAVITY, SUBSTEPS, Scene, physics_xml
 
 ARM = slice(0, 7)
 FINGERS = slice(7, 9)
@@ -22,7 +23,16 @@ HOME = np.array([0.0, -0.0066, 0.0, -2.4436, 0.0, 2.4370, np.pi / 4])
 DOWN = np.diag([1.0, -1.0, -1.0])
 """The hand's orientation: fingers down, opening along the world's y axis."""
 
+# By default MuJoCo writes its warnings into a file in the working directory.
+mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)
+
+_NO_STAGE = mujoco.mjtStage.mjSTAGE_NONE.value
 _VELOCITY_STAGE = mujoco.mjtStage.mjSTAGE_VEL.value
+_BLOWN_UP = [
+    mujoco.mjtWarning.mjWARN_BADQPOS.value,
+    mujoco.mjtWarning.mjWARN_BADQVEL.value,
+    mujoco.mjtWarning.mjWARN_BADQACC.value,
+]
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,6 @@ class PandaBatch:
         self.qpos = self._batch.bind("qpos")
         self.qvel = self._batch.bind("qvel")
         self._ctrl = self._batch.bind("ctrl")
-        self._time = self._batch.bind("time")
         self._axes = self._batch.bind("xaxis")
         self._anchors = self._batch.bind("xanchor")
         self._site_pos = self._batch.bind("site_xpos")
@@ -93,7 +102,7 @@ class PandaBatch:
         socket: np.ndarray | None = None,
     ) -> None:
         """Put the environments `ids` at rest: arm angles f64[n,7], cube pose f64[n,7], socket position f64[n,3]."""
-        self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+        self._batch.reset(ids, stage=_NO_STAGE)
         self.qpos[ids, ARM] = arm
         self.qpos[ids, FINGERS] = fingers
         if cube is not None:
@@ -120,15 +129,17 @@ class PandaBatch:
         Returns bool[N]: which environments became unstable and stand still at their last good state.
         """
         before = self._batch.state.copy()
-        due = self._time + SUBSTEPS * TIMESTEP
         self._ctrl[:, ARM] = np.clip(arm, self._low, self._high)
         self._ctrl[:, FINGERS] = fingers[:, None]
         self._batch.step(nstep=SUBSTEPS, stage=_VELOCITY_STAGE)
-        # MuJoCo resets a simulation that blows up, and its clock with it.
-        unstable = ~(np.abs(self._time - due) < TIMESTEP / 2).reshape(-1)
+        # MuJoCo resets a simulation that blows up and counts that as a warning.
+        unstable = self._batch.warning[:, _BLOWN_UP, 1].any(axis=1)
         if unstable.any():
-            self._batch.state[unstable] = before[unstable]
-            self._batch.forward(np.flatnonzero(unstable), stage=_VELOCITY_STAGE)
+            ids = np.flatnonzero(unstable)
+            self._batch.reset(ids, stage=_NO_STAGE)
+            self._batch.state[ids] = before[ids]
+            self.qvel[ids] = 0.0
+            self._batch.forward(ids, stage=_VELOCITY_STAGE)
         return unstable
 
     def save(self) -> SimState:
