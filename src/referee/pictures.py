@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from referee.errors import RefereeError
+
 PAPER = (250, 249, 246)
 INK = (40, 44, 52)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path that cannot be written before any work is done for it."""
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise RefereeError(f"cannot write {path}: choose another --out, in a folder that you can write")
 
 
 def atomic_save(image: Image.Image, path: Path, **options: Any) -> None:

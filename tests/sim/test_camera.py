@@ -84,5 +84,5 @@ def test_distractors_stand_around_the_workspace() -> None:
 
 
 def test_nothing_is_opened_before_the_first_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("referee.sim.gl.gl_context", lambda pixels: pytest.fail("opened OpenGL unasked"))
+    monkeypatch.setattr("referee.sim.gl.open_context", lambda model, pixels: pytest.fail("opened OpenGL unasked"))
     Camera(SCENE, ("front",), 64).close()

@@ -9,7 +9,7 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
 from referee.metrics import Rate
-from referee.pictures import save_gif
+from referee.pictures import check_writable, save_gif
 from referee.runners.rollout import FilmMaker, roll_out
 
 
@@ -19,6 +19,9 @@ def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed
         raise RefereeError(f"--out {out} is not a GIF: give a name that ends with .gif")
     if episodes < 1:
         raise RefereeError(f"--episodes is {episodes}, but at least one is needed")
+    if seed < 0:
+        raise RefereeError(f"--seed is {seed}, but it must be 0 or more")
+    check_writable(out)
     env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
     film = FilmMaker(env, episodes, pixels=360)
     outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)

@@ -11,7 +11,7 @@ from referee.config.schema import PandaEnvConfig
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.tasks import TASKS
 from referee.envs.policies import make_policy
-from referee.pictures import atomic_save, border, contact_sheet
+from referee.pictures import atomic_save, border, check_writable, contact_sheet
 
 GREEN, RED = (34, 160, 76), (196, 62, 52)
 HEADINGS = ("start", "on the way", "failure", "success", "scene")
@@ -19,6 +19,7 @@ HEADINGS = ("start", "on the way", "failure", "success", "scene")
 
 def task_sheet(path: Path, config: PandaEnvConfig, *, seed: int = 0, tile: int = 192) -> None:
     """Write a PNG with two rows per task, one per camera, of frames at the configured image size."""
+    check_writable(path)
     rows: list[tuple[str, list[np.ndarray]]] = []
     for name in TASKS:
         rows += _task_rows(name, config, seed)

@@ -94,9 +94,7 @@ class Camera:
         self._model = mujoco.MjModel.from_xml_string(xml)
         self._data = mujoco.MjData(self._model)
         self._painter = Painter(self._model)
-        self._context = gl.gl_context(self.pixels)
-        self._gl = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._gl)
+        self._context, self._gl = gl.open_context(self._model, self.pixels)
         self._view = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 20)
         self._view.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._detail == "film"
         self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
@@ -104,6 +102,10 @@ class Camera:
         self._option.sitegroup[:] = 0
         self._rectangle = mujoco.MjrRect(0, 0, self.pixels, self.pixels)
         self._cameras = [self._fixed_camera(name) for name in self.cameras]
+        # Views are taken once: MuJoCo makes a new one at every access.
+        self._qpos, self._goal = self._data.qpos, self._data.mocap_pos
+        self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
+        self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
         self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
 
     def _fixed_camera(self, name: str) -> mujoco.MjvCamera:
@@ -122,8 +124,8 @@ class Camera:
         for i in range(len(qpos)):
             if looks is not None:
                 self._painter.paint(looks, i)
-            data.qpos[:] = qpos[i]
-            data.mocap_pos[0] = goal[i]
+            self._qpos[:] = qpos[i]
+            self._goal[0] = goal[i]
             mujoco.mj_kinematics(model, data)
             mujoco.mj_comPos(model, data)
             mujoco.mj_camlight(model, data)
@@ -137,9 +139,7 @@ class Camera:
 
     def _cast_shadows(self) -> None:
         """A dark disc under the hand and the cube, fainter with height: depth at the cost of two draw calls."""
-        above = [self._data.site_xpos[0]]
-        if self._scene.cube:
-            above.append(self._data.qpos[9:12])
-        for geom, point in zip(self._shadows, above, strict=False):
-            self._data.geom_xpos[geom] = point[0], point[1], _SHADOW_HEIGHT
-            self._model.geom_rgba[geom, 3] = 0.5 * np.clip(1.0 - point[2] / 0.3, 0.2, 1.0)
+        for geom, point in zip(self._shadows, self._casters, strict=False):
+            x, y, z = point.tolist()
+            self._geom_pos[geom] = x, y, _SHADOW_HEIGHT
+            self._geom_rgba[geom, 3] = 0.5 * min(max(1.0 - z / 0.3, 0.2), 1.0)

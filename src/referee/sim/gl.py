@@ -76,8 +76,8 @@ def choose() -> str:
     return min(working, key=lambda each: each.milliseconds).backend
 
 
-def gl_context(pixels: int) -> Any:
-    """A current off-screen context of the chosen back end."""
+def open_context(model: mujoco.MjModel, pixels: int) -> tuple[Any, mujoco.MjrContext]:
+    """A current off-screen context of the chosen back end, and MuJoCo's drawing resources in it."""
     backend = choose()
     # llvmpipe's own threads cost more than they bring for small pictures.
     os.environ.setdefault("LP_NUM_THREADS", "0")
@@ -85,11 +85,13 @@ def gl_context(pixels: int) -> Any:
     try:
         context = importlib.import_module(f"mujoco.{backend}").GLContext(pixels, pixels)
         context.make_current()
+        resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
     except Exception as error:  # the libraries raise whatever they like
         raise MissingDependency(
             f"the OpenGL back end {backend} does not work ({error}): run `{APT_LINE}`, then `referee doctor`"
         ) from error
-    return context
+    mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, resources)
+    return context, resources
 
 
 def _remembered() -> list[Probe] | None:

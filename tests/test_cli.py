@@ -1,0 +1,161 @@
+"""The command line: what it writes, and one clear line with exit code 2 for everything that is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from referee.cli import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must be refused; returns its one line."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    lines = printed.err.strip().splitlines()
+    assert len(lines) == 1, printed.err
+    assert lines[0].startswith("referee: ")
+    assert list(Path().iterdir()) == [], "something was half written"
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "panda_exprt"], "panda_expert"),
+        (["config", "show", "panda_exprt"], "panda_expert"),
+        (["run", "panda_expert", "env.eval.num_env=3"], "did you mean env.eval.num_envs"),
+        (["run", "panda_expert", "env.eval.num_envs=many"], "env.eval.num_envs"),
+        (["run", "panda_expert", "env.eval.num_envs=0"], "env.eval.num_envs"),
+        (["run", "panda_expert", "env.eval.task=Fold"], "Reach, PushCube, PickCube, PegInsertion"),
+        (["run", "panda_expert", "runner.expert_noise=nan"], "runner.expert_noise"),
+        (["run", "no/such/file.yaml"], "no directory no/such to look for file.yaml"),
+        (["play", "--task", "Fold"], "unknown task 'Fold': choose one of Reach"),
+        (["play", "--policy", "genius"], "unknown policy 'genius': choose expert or random"),
+        (["play", "--out", "film.mp4"], "film.mp4 is not a GIF"),
+        (["play", "--episodes", "0"], "--episodes is 0"),
+        (["play", "--seed", "-1"], "--seed is -1"),
+        (["envs", "--seed", "-1"], "seed is -1"),
+    ],
+)
+def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    assert said in refuse(capsys, *arguments)
+
+
+def test_a_log_path_that_cannot_be_written(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    blocker = here.parent / "a_file"
+    blocker.write_text("")
+    line = refuse(capsys, "run", "panda_expert", f"runner.logger.log_path={blocker}/run")
+    assert "set runner.logger.log_path to a folder" in line
+
+
+@pytest.mark.parametrize(("verb", "out"), [("play", "film.gif"), ("envs", "tasks.png")])
+def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], here: Path, verb: str, out: str) -> None:
+    blocker = here.parent / "b_file"
+    blocker.write_text("")
+    assert f"cannot write {blocker / out}" in refuse(capsys, verb, "--out", str(blocker / out))
+
+
+def test_play_writes_a_film(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", "--task", "Reach", "--episodes", "1", "--out", "sub/film.gif"]) == 0
+    assert "success 1 of 1" in capsys.readouterr().out
+    with Image.open("sub/film.gif") as film:
+        assert film.n_frames >= 45
+
+
+def test_envs_writes_a_sheet() -> None:
+    assert main(["envs", "--out", "sheet.png"]) == 0
+    with Image.open("sheet.png") as sheet:
+        assert sheet.width > 1000 and sheet.height > 1500
+
+
+def test_run_leaves_a_directory_that_runs_again(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["env.eval.task=Reach", "env.eval.num_envs=2", "runner.num_episodes=2", "runner.film=false"]
+    assert main(["run", "panda_expert", *tiny, "runner.logger.log_path=first"]) == 0
+    assert "Reach, expert: success at the end 100.0 % [34.2, 100.0] of 2" in capsys.readouterr().out
+    result = json.loads(Path("first/result.json").read_text())
+    assert result["episodes"] == 2 and result["success_at_end"] == 1.0
+    assert main(["run", "first/config.yaml", "runner.logger.log_path=second"]) == 0
+    assert json.loads(Path("second/result.json").read_text()) == result
+
+
+def test_a_run_without_a_log_path_is_named_after_time_and_preset() -> None:
+    assert main(["run", "panda_random", "env.eval.num_envs=1", "runner.num_episodes=1", "runner.film=false"]) == 0
+    (folder,) = Path("logs").iterdir()
+    assert folder.name.endswith("-panda_random")
+
+
+def test_a_key_without_effect_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["env.eval.num_envs=1", "runner.num_episodes=1", "runner.film=false", "runner.logger.log_path=x"]
+    assert main(["run", "panda_random", *tiny, "runner.expert_noise=0.5"]) == 0
+    assert "runner.expert_noise" in capsys.readouterr().err
+
+
+def test_config_show_and_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "panda_expert", "env.eval.task=Reach"]) == 0
+    assert "task: Reach" in capsys.readouterr().out
+    assert main(["config", "list"]) == 0
+    assert "panda_expert" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_demo_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "demo", "runner.num_episodes=4", "runner.film_episodes=1", "runner.logger.log_path=d"]) == 0
+    names = {path.name for path in Path("d").iterdir()}
+    assert names == {"config.yaml", "result.json", "tasks.png"} | {
+        f"{task}.gif" for task in ("Reach", "PushCube", "PickCube", "PegInsertion")
+    }
+    assert "PegInsertion" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_missing_gl_libraries_are_one_line(here: Path) -> None:
+    """With a back end that cannot load, a command that draws says what to install, and exits with 2."""
+    run = subprocess.run(
+        [sys.executable, "-m", "referee.cli", "play", "--task", "Reach", "--episodes", "1"],
+        env={**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.returncode == 2, run.stderr
+    assert "apt-get install" in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for what in (
+        "Python",
+        "PyTorch",
+        "CPU",
+        "OpenGL egl",
+        "drawing with",
+        "ms per 64 px frame",
+        "GB free",
+        "extra ray",
+    ):
+        assert what in said
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(loaded: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("referee.runners.run", interrupted)
+    assert main(["run", "panda_expert"]) == 130
+    assert capsys.readouterr().err.strip() == "referee: stopped"
