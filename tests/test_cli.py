@@ -44,6 +44,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["play", "--policy", "genius"], "unknown policy 'genius': choose expert or random"),
         (["play", "--out", "film.mp4"], "film.mp4 is not a GIF"),
         (["play", "--episodes", "0"], "--episodes is 0"),
+        (["play", "--size", "8"], "--size is 8"),
         (["play", "--seed", "-1"], "--seed is -1"),
         (["envs", "--seed", "-1"], "seed is -1"),
     ],

@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
     play.add_argument("--episodes", type=int, default=2)
     play.add_argument("--seed", type=int, default=0)
+    play.add_argument("--size", type=int, default=360, help="pixels of a frame (default 360)")
     play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
     play.set_defaults(verb=_play)
     return parser
@@ -121,6 +122,7 @@ def _play(arguments: argparse.Namespace) -> None:
         episodes=arguments.episodes,
         noise=arguments.noise,
         seed=arguments.seed,
+        pixels=arguments.size,
     )
     print(f"wrote {arguments.out}: {arguments.task}, {arguments.policy}, success {rate.successes} of {rate.trials}")
 

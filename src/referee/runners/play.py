@@ -13,17 +13,19 @@ from referee.pictures import check_writable, save_gif
 from referee.runners.rollout import FilmMaker, roll_out
 
 
-def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed: int) -> Rate:
+def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed: int, pixels: int) -> Rate:
     """Write a GIF of `episodes` episodes of `policy` in `task`; returns how many ended in success."""
     if out.suffix.lower() != ".gif":
         raise RefereeError(f"--out {out} is not a GIF: give a name that ends with .gif")
     if episodes < 1:
         raise RefereeError(f"--episodes is {episodes}, but at least one is needed")
+    if not 32 <= pixels <= 1024:
+        raise RefereeError(f"--size is {pixels}, but it must lie in 32..1024")
     if seed < 0:
         raise RefereeError(f"--seed is {seed}, but it must be 0 or more")
     check_writable(out)
     env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
-    film = FilmMaker(env, episodes, pixels=360)
+    film = FilmMaker(env, episodes, pixels=pixels)
     outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
     save_gif(out, film.frames())
     env.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Literal
@@ -108,7 +109,7 @@ def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractor
         for name, kind in zip(DISTRACTOR_GEOMS[:distractors], kinds, strict=False)
     )
     blobs = "".join(
-        f'<geom name="{name}" type="cylinder" size="0.03 0.0004" pos="0 0 -1" rgba="0.1 0.08 0.06 0.4" {_VISUAL}/>'
+        f'<geom name="{name}" type="mesh" mesh="spot" pos="0 0 -1" rgba="0.1 0.08 0.06 0.4" {_VISUAL}/>'
         for name in ([] if film else SHADOW_GEOMS[: 1 + scene.cube])
     )
     return f"""<mujoco model="referee-visual">
@@ -117,7 +118,7 @@ def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractor
   <visual>
     <global offwidth="{pixels}" offheight="{pixels}" fovy="40"/>
     <quality offsamples="{4 if film else 0}" shadowsize="{1024 if film else 0}" {
-        "" if film else 'numslices="16" numstacks="10" numquads="1"'
+        "" if film else 'numslices="14" numstacks="8" numquads="1"'
     }/>
     <headlight ambient="0.34 0.34 0.36" diffuse="0.20 0.20 0.20" specular="0.05 0.05 0.05"/>
     <map znear="0.015" zfar="30"/>
@@ -134,7 +135,7 @@ def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractor
     <material name="floor" rgba="0.50 0.55 0.60 1" specular="0" shininess="0"/>
     <texture name="palette" type="2d" file="{meshes.palette}"/>
     <material name="panda" texture="palette" specular="0.3" shininess="0.4"/>
-    {mesh_assets}
+    {mesh_assets}{_disc("spot", 0.03, 12)}{_disc("disc", scene.goal_radius, 32)}
   </asset>
   <worldbody>
     <light name="key" pos="0.9 -0.7 1.8" dir="-0.28 0.45 -1" directional="true" diffuse="0.50 0.49 0.46"
@@ -217,7 +218,7 @@ def _goal(scene: Scene) -> str:
     if scene.goal == "ball":
         return f'<geom name="goal" type="sphere" size="{scene.goal_radius}" rgba="{_GOAL_RGB} 0.28" {_VISUAL}/>'
     if scene.goal == "disc":
-        return f'<geom name="goal" type="cylinder" size="{scene.goal_radius} 0.001" rgba="{_GOAL_RGB} 1" {_VISUAL}/>'
+        return f'<geom name="goal" type="mesh" mesh="disc" rgba="{_GOAL_RGB} 1" {_VISUAL}/>'
     return _socket(_VISUAL)
 
 
@@ -241,6 +242,14 @@ def _socket(attributes: str) -> str:
                 f'pos="{centre[0]} {centre[1]} {SOCKET_HEIGHT}" rgba="{_GOAL_RGB} 1" {_VISUAL}/>'
             )
     return "".join(walls)
+
+
+def _disc(name: str, radius: float, corners: int) -> str:
+    """A flat disc that faces up: a few triangles, where a cylinder is drawn with hundreds."""
+    angles = [2 * math.pi * i / corners for i in range(corners)]
+    rim = [f"{radius * math.cos(angle):.5f} {radius * math.sin(angle):.5f} 0" for angle in angles]
+    fan = " ".join(f"0 {i} {i % corners + 1}" for i in range(1, corners + 1))
+    return f'<mesh name="{name}" inertia="shell" vertex="0 0 0 {" ".join(rim)}" face="{fan}"/>'
 
 
 def _look(eye: tuple[float, float, float], at: tuple[float, float, float]) -> str:
