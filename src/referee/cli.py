@@ -49,7 +49,15 @@ def _parser() -> argparse.ArgumentParser:
     envs.add_argument("--seed", type=int, default=0)
     envs.set_defaults(verb=_envs)
 
+    judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
+    judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
+    judge.add_argument("--episodes", type=int, default=256)
+    judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: those of training runs)")
+    judge.add_argument("--stochastic", action="store_true", help="with exploration noise")
+    judge.set_defaults(verb=_eval)
+
     play = verbs.add_parser("play", help="film a policy")
+    play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
     play.add_argument("--task", default="PickCube", help="Reach, PushCube, PickCube or PegInsertion")
     play.add_argument("--policy", default="expert", help="expert or random (default expert)")
     play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
@@ -112,6 +120,14 @@ def _envs(arguments: argparse.Namespace) -> None:
     print(f"wrote {arguments.out}")
 
 
+def _eval(arguments: argparse.Namespace) -> None:
+    from referee.runners.trained import judge
+
+    outcomes = judge(arguments.checkpoint, arguments.episodes, seed=arguments.seed, stochastic=arguments.stochastic)
+    print(f"success at the end   {outcomes.rate()}")
+    print(f"success at any time  {outcomes.rate(once=True)}")
+
+
 def _play(arguments: argparse.Namespace) -> None:
     from referee.runners.play import play
 
@@ -123,8 +139,10 @@ def _play(arguments: argparse.Namespace) -> None:
         noise=arguments.noise,
         seed=arguments.seed,
         pixels=arguments.size,
+        trained=arguments.checkpoint,
     )
-    print(f"wrote {arguments.out}: {arguments.task}, {arguments.policy}, success {rate.successes} of {rate.trials}")
+    who = arguments.checkpoint or f"{arguments.task}, {arguments.policy}"
+    print(f"wrote {arguments.out}: {who}, success {rate.successes} of {rate.trials}")
 
 
 def _load(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]

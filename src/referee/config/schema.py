@@ -61,6 +61,9 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "evaluate": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
+    "train_policy": Recipe(
+        reads=("runner", "env.train", "env.eval", "algorithm", "actor"), needs=("env.train", "env.eval")
+    ),
 }
 
 
@@ -70,6 +73,13 @@ class LoggerConfig:
 
     log_path: str | None = key(None, "directory of the run; null = logs/<timestamp>-<preset>")
     experiment_name: str | None = key(None, "name shown in logs; null = the preset's name")
+    project_name: str = key("referee", "project in W&B", only_if="runner.recipe=train_policy")
+    logger_backends: tuple[str, ...] = key(
+        ("tensorboard",),
+        "where metrics go besides metrics.jsonl",
+        choices=("tensorboard", "wandb"),
+        only_if="runner.recipe=train_policy",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +88,37 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
-    policy: str = key("expert", "who acts: the scripted expert or uniform noise", choices=("expert", "random"))
+    policy: str = key(
+        "expert",
+        "who acts: the scripted expert or uniform noise",
+        choices=("expert", "random"),
+        only_if="recipe=evaluate",
+    )
     expert_noise: float = key(0.0, "standard deviation added to the expert's actions", low=0, only_if="policy=expert")
-    num_episodes: int = key(64, "episodes to run", low=1)
+    num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
     film: bool = key(True, "write a film of some episodes")
     film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
+    max_steps: int = key(1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy")
+    max_minutes: float | None = key(
+        None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
+    )
+    eval_interval: int = key(10, "iterations between evaluations", low=1, only_if="recipe=train_policy")
+    eval_episodes: int = key(256, "episodes of each evaluation", low=1, only_if="recipe=train_policy")
+    target_success: float | None = key(
+        None,
+        "stop once an evaluation ends in so much success; null = never",
+        low=0,
+        high=1,
+        only_if="recipe=train_policy",
+    )
+    save_interval: int = key(20, "iterations between checkpoints", low=1, only_if="recipe=train_policy")
+    keep_every: int | None = key(
+        None,
+        "keep each checkpoint of so many iterations; null = only last and best",
+        low=1,
+        only_if="recipe=train_policy",
+    )
+    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if="recipe=train_policy")
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -140,8 +176,74 @@ class EnvSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BCConfig:
+    """Behaviour cloning of the scripted expert before reinforcement learning starts."""
+
+    episodes: int = key(0, "demonstrations to clone; 0 = no warm start", low=0)
+    noise: float = key(0.2, "noise of the demonstrating expert", low=0, only_if="episodes")
+    epochs: int = key(20, "passes over the demonstrations", low=1, only_if="episodes")
+    batch_size: int = key(256, "samples per step", low=1, only_if="episodes")
+    lr: float = key(1e-3, "learning rate", low=0, only_if="episodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Proximal policy optimisation."""
+
+    name: str = key("ppo", "which algorithm", tag=True)
+    rollout_steps: int = key(50, "steps of every environment per iteration", low=1)
+    update_epochs: int = key(8, "passes over each rollout", low=1)
+    gamma: float = key(0.97, "discount", low=0, high=1)
+    gae_lambda: float = key(0.95, "bias against variance of the advantages", low=0, high=1)
+    clip_ratio: float = key(0.2, "how far the policy may move in one iteration", low=0)
+    value_clip: float | None = key(None, "the same for the value; null = no clipping", low=0)
+    value_coef: float = key(0.5, "weight of the value loss", low=0)
+    entropy_coef: float = key(0.0, "weight of the entropy bonus", low=0)
+    target_kl: float | None = key(None, "stop an iteration beyond 1.5 times this; null = never", low=0)
+    normalise_advantages: bool = key(True, "per minibatch")
+    normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
+    bootstrap_type: str = key(
+        "standard", "future counted at an episode's end: when cut off, or always", choices=("standard", "always")
+    )
+    bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning")
+
+
+AlgorithmConfig = PPOConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyModelConfig:
+    """The policy network."""
+
+    model_type: str = key("mlp", "mlp on state, or cnn on images (and state)", choices=("mlp", "cnn"))
+    hidden_dims: tuple[int, ...] = key((128, 128), "widths of the hidden layers", low=1)
+    initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimiser (Adam)."""
+
+    lr: float = key(3e-4, "learning rate", low=0)
+    schedule: str = key("constant", "over the run", choices=("constant", "linear"))
+    clip_grad: float = key(0.5, "largest norm of the gradient", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig:
+    """The worker that learns the policy."""
+
+    model: PolicyModelConfig = key(PolicyModelConfig, "the network")
+    optim: OptimConfig = key(OptimConfig, "the optimiser")
+    global_batch_size: int = key(800, "samples per optimiser step; divides num_envs x rollout_steps", low=1)
+    num_threads: int = key(0, "threads of an update; 0 = one per core", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration."""
 
     runner: RunnerConfig = key(REQUIRED, "what to run")
     env: EnvSection = key(EnvSection, "where to run it")
+    algorithm: AlgorithmConfig = key(AlgorithmConfig, "how the policy learns")
+    actor: ActorConfig = key(ActorConfig, "who learns it")

@@ -14,6 +14,7 @@ from referee.errors import ConfigError
 
 T = TypeVar("T")
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+PLURALS = {int: "integers", float: "numbers", bool: "true and false", str: "strings"}
 NUMBER = r"[-+]?[\d.]+(e[-+]?\d+)?"
 QUOTED = {
     int: NUMBER,
@@ -172,7 +173,7 @@ def _typed(path: Path, leaf: Leaf, spec: Spec) -> Any:
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1e300 else math.inf
     if type(value) is not kind:
-        entries = "hold strings" if spec.many else f"be {NAMES[kind]}{' or null' if spec.optional else ''}"
+        entries = f"hold {PLURALS[kind]}" if spec.many else f"be {NAMES[kind]}{' or null' if spec.optional else ''}"
         raise _wrong(path, leaf, f"must {entries}", _type_hint(path[-1], value, kind))
     if isinstance(value, float) and not math.isfinite(value):
         raise _wrong(path, leaf, "must be a finite number")

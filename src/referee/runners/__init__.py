@@ -7,8 +7,13 @@ from collections.abc import Callable
 from referee.config import Loaded
 from referee.runners.demo import demo
 from referee.runners.evaluate import evaluate
+from referee.runners.train_policy import train_policy
 
-RUNNERS: dict[str, Callable[[Loaded], None]] = {"evaluate": evaluate, "demo": demo}
+RUNNERS: dict[str, Callable[[Loaded], None]] = {
+    "evaluate": evaluate,
+    "demo": demo,
+    "train_policy": train_policy,
+}
 """Recipe name (`runner.recipe`) → the function that runs it."""
 
 

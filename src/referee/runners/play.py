@@ -11,10 +11,24 @@ from referee.errors import RefereeError
 from referee.metrics import Rate
 from referee.pictures import check_writable, save_gif
 from referee.runners.rollout import FilmMaker, roll_out
+from referee.runners.trained import bring_back
 
 
-def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed: int, pixels: int) -> Rate:
-    """Write a GIF of `episodes` episodes of `policy` in `task`; returns how many ended in success."""
+def play(
+    task: str,
+    policy: str,
+    *,
+    out: Path,
+    episodes: int,
+    noise: float,
+    seed: int,
+    pixels: int,
+    trained: Path | None = None,
+) -> Rate:
+    """Write a GIF of `episodes` episodes of a policy; returns how many ended in success.
+
+    With `trained`, a checkpoint or a run, its policy plays in its own task; `task`, `policy` and `noise` do not count.
+    """
     if out.suffix.lower() != ".gif":
         raise RefereeError(f"--out {out} is not a GIF: give a name that ends with .gif")
     if episodes < 1:
@@ -24,9 +38,14 @@ def play(task: str, policy: str, *, out: Path, episodes: int, noise: float, seed
     if seed < 0:
         raise RefereeError(f"--seed is {seed}, but it must be 0 or more")
     check_writable(out)
-    env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
-    film = FilmMaker(env, episodes, pixels=pixels)
-    outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
+    if trained is not None:
+        env, actor = bring_back(trained, episodes)
+        film = FilmMaker(env, episodes, pixels=pixels)
+        outcomes = roll_out(env, actor, episodes, seed=seed, watch=film, observe=actor.see)
+    else:
+        env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
+        film = FilmMaker(env, episodes, pixels=pixels)
+        outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
     save_gif(out, film.frames())
     env.close()
     return outcomes.rate()

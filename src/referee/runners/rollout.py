@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from referee.envs import RefereeVectorEnv
+from referee.envs import Observation, RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import Policy
 from referee.metrics import Rate
-from referee.pictures import banner
+from referee.pictures import atomic_save, banner, contact_sheet
 
 GREEN, GREY = (22, 130, 62), (90, 94, 100)
 
@@ -54,21 +55,25 @@ def roll_out(
     *,
     seed: int,
     watch: Callable[[RefereeVectorEnv, np.ndarray, np.ndarray], None] | None = None,
+    observe: Callable[[Observation], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Outcomes:
     """Run `episodes` episodes, the same number (±1) in every environment.
 
     Taking the first ones to finish instead would favour short episodes, which are the successes where success ends
-    an episode. `watch(env, success, done)` sees every state, `progress(n)` hears of n newly finished episodes.
+    an episode. `watch(env, success, done)` sees every state, `observe(observation)` every observation before the policy
+    acts on it, and `progress(n)` hears of n newly finished episodes.
     """
     outcomes = Outcomes()
     left = np.full(env.num_envs, episodes // env.num_envs)
     left[: episodes % env.num_envs] += 1
-    _, info = env.reset(seed=seed)
+    observation, info = env.reset(seed=seed)
     once = info["success"].copy()
     returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, int)
     while left.any():
-        _, rewards, terminated, truncated, info = env.step(policy())
+        if observe is not None:
+            observe(observation)
+        observation, rewards, terminated, truncated, info = env.step(policy())
         done = terminated | truncated
         ended_in = info["final_info"]["success"] if done.any() else info["success"]
         success = np.where(done, ended_in, info["success"])
@@ -115,3 +120,15 @@ class FilmMaker:
         for frames in self._frames.values():
             film += frames + frames[-1:] * 12
         return film
+
+    def strips(self, columns: int) -> list[list[np.ndarray]]:
+        """`columns` frames of each episode, evenly spaced, first and last included."""
+        picks = [np.linspace(0, len(frames) - 1, columns).round().astype(int) for frames in self._frames.values()]
+        return [[frames[i] for i in pick] for pick, frames in zip(picks, self._frames.values(), strict=True)]
+
+
+def save_strip(path: Path, film: FilmMaker, *, title: str, columns: int = 6) -> None:
+    """A PNG with one row of frames per filmed episode."""
+    rows = [(f"episode {i}", frames) for i, frames in enumerate(film.strips(columns))]
+    headings = ["start", *[""] * (columns - 2), "end"]
+    atomic_save(contact_sheet(rows, headings, title=title, tile=180), path)

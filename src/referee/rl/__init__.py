@@ -1,0 +1,1 @@
+"""Policies and how they learn: PPO and behaviour cloning."""

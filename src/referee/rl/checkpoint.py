@@ -1,0 +1,152 @@
+"""Checkpoints: safetensors and JSON in a directory, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save_file as save_tensors
+
+from referee.errors import RefereeError
+from referee.rl.policy import Policy, PolicySpec
+
+VERSION = 1
+T = TypeVar("T")
+
+
+class CheckpointError(RefereeError):
+    """A checkpoint is missing, broken, or not for this run."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on exactly where it was."""
+
+    policy: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    arrays: dict[str, np.ndarray]
+    """States of environments and random generators, by dotted name."""
+    meta: dict[str, Any]
+    """Plain values: spec of the policy, task, iteration, steps, scores."""
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write beside the goal, flush to disk, and rename; an existing checkpoint of that name is replaced."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        save_tensors(checkpoint.policy, temporary / "policy.safetensors")
+        save_tensors(checkpoint.optimizer, temporary / "optimizer.safetensors")
+        save_arrays(checkpoint.arrays, temporary / "state.safetensors")
+        (temporary / "meta.json").write_text(json.dumps({"version": VERSION, **checkpoint.meta}, indent=1) + "\n")
+        for path in temporary.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read a checkpoint, or one line that names the broken file."""
+    return Checkpoint(
+        _read(load_tensors, folder / "policy.safetensors"),
+        _read(load_tensors, folder / "optimizer.safetensors"),
+        _read(load_arrays, folder / "state.safetensors"),
+        load_meta(folder),
+    )
+
+
+def _read(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
+    try:
+        return read(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): the checkpoint is broken; take an earlier one of the same run"
+        ) from error
+
+
+def load_meta(folder: Path) -> dict[str, Any]:
+    """The plain values of a checkpoint."""
+    path = folder / "meta.json"
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text())
+    except OSError as error:
+        raise CheckpointError(f"{folder} is no checkpoint: it holds no meta.json ({error.strerror})") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is broken ({error}): take an earlier checkpoint of the same run") from error
+    if meta.get("version") != VERSION:
+        raise CheckpointError(f"{path} has version {meta.get('version')}, this program reads version {VERSION}")
+    return meta
+
+
+def find(place: Path) -> Path:
+    """The checkpoint at `place`: itself, or the last one of a run directory."""
+    if (place / "meta.json").exists():
+        return place
+    for folder in (place / "checkpoints", place):
+        complete = [path for path in folder.glob("step_*") if (path / "meta.json").exists()]
+        if complete:
+            return max(complete, key=lambda path: int(path.name.removeprefix("step_")))
+    raise CheckpointError(f"{place} holds no checkpoint: give a run directory, or one of its checkpoints/step_…")
+
+
+def load_policy(folder: Path) -> tuple[Policy, dict[str, Any]]:
+    """Only the policy of a checkpoint, ready to act."""
+    checkpoint = load(folder)
+    policy = Policy(PolicySpec.from_json(checkpoint.meta["policy"]))
+    _fill(policy, checkpoint.policy, folder)
+    return policy.eval(), checkpoint.meta
+
+
+def restore_policy(policy: Policy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
+    """Put a checkpoint's weights into `policy`; refuse those of another task or network."""
+    theirs, ours = checkpoint.meta["task"], task
+    if theirs != ours:
+        raise CheckpointError(f"{folder} was trained on {theirs}, this run is on {ours}: set env.train.task={theirs}")
+    spec = PolicySpec.from_json(checkpoint.meta["policy"])
+    if spec != policy.spec:
+        different = [
+            f"{name} {getattr(spec, name)} (here {getattr(policy.spec, name)})"
+            for name in vars(spec)
+            if getattr(spec, name) != getattr(policy.spec, name)
+        ]
+        raise CheckpointError(f"{folder} has another network: {', '.join(different)}; set actor.model and env to match")
+    _fill(policy, checkpoint.policy, folder)
+
+
+def _fill(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    try:
+        policy.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{folder}/policy.safetensors does not fit its meta.json: {reason}") from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimiser's moments by parameter number and name."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value.clone() for i, moments in state.items() for name, value in moments.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """The inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,232 @@
+"""The policy: a Gaussian actor and a critic on state, images or both, with the normaliser that belongs to them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from referee.envs.contract import Observation, RefereeVectorEnv
+
+Tensors = dict[str, Tensor]
+IMAGES = ("main_images", "extra_view_images")
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """All that is needed to build a policy, as plain values."""
+
+    model_type: str
+    """`mlp` (state) or `cnn` (images, and state where there is one)."""
+    state_size: int
+    image_size: int
+    views: int
+    action_size: int
+    hidden_dims: tuple[int, ...] = (128, 128)
+    initial_log_std: float = -0.5
+
+    @classmethod
+    def of(
+        cls, env: RefereeVectorEnv, model_type: str, hidden_dims: tuple[int, ...], initial_log_std: float
+    ) -> PolicySpec:
+        """The spec that fits an environment's spaces."""
+        spaces: Any = env.single_observation_space
+        has_images = "main_images" in spaces.spaces
+        return cls(
+            model_type=model_type,
+            state_size=spaces["states"].shape[0] if "states" in spaces.spaces else 0,
+            image_size=env.image_size if has_images else 0,
+            views=len(env.cameras) if has_images else 0,
+            action_size=env.single_action_space.shape[0],  # type: ignore[index]
+            hidden_dims=tuple(hidden_dims),
+            initial_log_std=initial_log_std,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> PolicySpec:
+        """The inverse of `to_json`."""
+        return cls(**{**values, "hidden_dims": tuple(values["hidden_dims"])})
+
+
+class RunningNorm(nn.Module):
+    """Mean and variance of all states seen, saved with the policy: what was learned is used with the same eyes."""
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._shift = self.mean.float()
+        self._scale = (self.var + 1e-8).rsqrt().float()
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States f32[…,d], normalised and clipped to ±10."""
+        return ((states - self._shift) * self._scale).clamp_(-10.0, 10.0)
+
+    @torch.no_grad()
+    def update(self, states: Tensor) -> None:
+        """Take in states f32[n,d] (Chan's parallel update of mean and variance)."""
+        states = states.reshape(-1, states.shape[-1]).double()
+        n = float(len(states))
+        mean, var = states.mean(dim=0), states.var(dim=0, unbiased=False)
+        total = self.count + n
+        delta = mean - self.mean
+        self.var.copy_((self.var * self.count + var * n + delta**2 * self.count * n / total) / total)
+        self.mean.add_(delta * n / total)
+        self.count.copy_(total)
+        self._refresh()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load, and refresh what is derived."""
+        result = super().load_state_dict(*args, **kwargs)
+        self._refresh()
+        return result
+
+
+class _FastTanh(torch.autograd.Function):
+    """tanh as 2·sigmoid(2x) − 1: the same to float precision, a third of the time on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.sigmoid(x * 2.0).mul_(2.0).sub_(1.0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(grad, y)
+
+
+class Tanh(nn.Module):
+    """The activation of our MLPs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tanh(x)"""
+        return _FastTanh.apply(x)  # type: ignore[no-untyped-call]
+
+
+def mlp(sizes: tuple[int, ...], *, last_gain: float) -> nn.Sequential:
+    """Linear layers with tanh between them, orthogonally initialised."""
+    layers: list[nn.Module] = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        last = i == len(sizes) - 2
+        linear = nn.Linear(fan_in, fan_out)
+        nn.init.orthogonal_(linear.weight, last_gain if last else math.sqrt(2))
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if last else [linear, Tanh()]
+    return nn.Sequential(*layers)
+
+
+class ImageEncoder(nn.Module):
+    """A small convolutional net on all views stacked; uint8 in, features out."""
+
+    def __init__(self, views: int, image_size: int, features: int = 128) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(3 * views, 32, 8, stride=4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.no_grad():
+            size = self.convolutions(torch.zeros(1, 3 * views, image_size, image_size)).shape[1]
+        self.head = nn.Sequential(nn.Linear(size, features), nn.LayerNorm(features), Tanh())
+
+    def forward(self, main: Tensor, extra: Tensor) -> Tensor:
+        """main uint8[n,H,W,3], extra uint8[n,V,H,W,3] → f32[n,features]."""
+        views = [main, *extra.unbind(dim=1)] if extra.shape[1] else [main]
+        stacked = torch.cat(views, dim=-1).permute(0, 3, 1, 2).float().div_(255.0).sub_(0.5)
+        return self.head(self.convolutions(stacked))
+
+
+class Policy(nn.Module):
+    """A diagonal Gaussian over actions and a value of the state.
+
+    The mean is unbounded; actions are clipped to −1..1 when they are sent to an environment, and the density is that
+    of the unclipped ones.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.norm = RunningNorm(spec.state_size) if spec.state_size else None
+        width = spec.state_size
+        self.encoder = None
+        if spec.model_type == "cnn":
+            self.encoder = ImageEncoder(spec.views, spec.image_size)
+            width += self.encoder.head[0].out_features  # type: ignore[assignment,operator]
+        self.actor = mlp((width, *spec.hidden_dims, spec.action_size), last_gain=0.01)
+        self.critic = mlp((width, *spec.hidden_dims, 1), last_gain=1.0)
+        self.log_std = nn.Parameter(torch.full((spec.action_size,), spec.initial_log_std))
+
+    def features(self, observation: Tensors) -> Tensor:
+        """What actor and critic see, f32[n,width]."""
+        parts = []
+        if self.encoder is not None:
+            parts.append(self.encoder(observation["main_images"], observation["extra_view_images"]))
+        if self.norm is not None:
+            parts.append(self.norm(observation["states"]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def mean(self, observation: Tensors) -> Tensor:
+        """The mean action f32[n,a]."""
+        return self.actor(self.features(observation))
+
+    def value(self, observation: Tensors) -> Tensor:
+        """f32[n]"""
+        return self.critic(self.features(observation))[:, 0]
+
+    def evaluate(self, observation: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density of actions and value of the state, f32[n] each."""
+        features = self.features(observation)
+        return self.log_prob(self.actor(features), actions), self.critic(features)[:, 0]
+
+    def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
+        """Log-density f32[n] of actions under the Gaussian with that mean."""
+        standardised = (actions - mean) * torch.exp(-self.log_std)
+        constant = self.log_std.sum() + 0.5 * actions.shape[1] * math.log(2 * math.pi)
+        return -0.5 * (standardised**2).sum(dim=1) - constant
+
+    def entropy(self) -> Tensor:
+        """Of the Gaussian, the same for every state."""
+        return (self.log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+
+    @torch.inference_mode()
+    def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
+        """Actions f32[n,a]: the mean, plus standard normal `noise` scaled by the policy's spread. Not clipped."""
+        mean = self.mean({name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs})
+        if noise is not None:
+            mean = mean + torch.exp(self.log_std) * torch.from_numpy(noise)
+        return mean.numpy()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The parts of an observation that this policy looks at."""
+        return (IMAGES if self.encoder is not None else ()) + (("states",) if self.norm is not None else ())
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load, and refresh the normaliser."""
+        result = super().load_state_dict(*args, **kwargs)
+        if self.norm is not None:
+            self.norm._refresh()
+        return result

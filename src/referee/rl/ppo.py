@@ -1,0 +1,178 @@
+"""Proximal policy optimisation, from top to bottom: advantages, loss, update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from referee.config.schema import ActorConfig, PPOConfig
+from referee.errors import RefereeError
+from referee.rl.gae import gae
+from referee.rl.policy import Policy, Tensors
+from referee.rl.rollout import Rollout
+
+
+class DivergedError(RefereeError):
+    """A loss or gradient is no number any more; the policy was left as it was before."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rollout made ready for learning: T·N samples."""
+
+    observations: Tensors
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def take(self, index: Tensor) -> Batch:
+        """The samples `index`, in that order."""
+        return Batch(
+            {name: value[index] for name, value in self.observations.items()},
+            *(getattr(self, name)[index] for name in ("actions", "log_probs", "values", "advantages", "returns")),
+        )
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The samples from `start` to `stop`, as views."""
+        return Batch(
+            {name: value[start:stop] for name, value in self.observations.items()},
+            *(getattr(self, name)[start:stop] for name in ("actions", "log_probs", "values", "advantages", "returns")),
+        )
+
+
+class PPO:
+    """Updates a policy from rollouts. All randomness comes from `generator`."""
+
+    def __init__(self, policy: Policy, config: PPOConfig, actor: ActorConfig, generator: torch.Generator) -> None:
+        self.policy = policy
+        self.config = config
+        self.actor = actor
+        self.generator = generator
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=actor.optim.lr, eps=1e-5, fused=True)
+
+    def update(self, rollout: Rollout, *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from one rollout; `progress` in 0..1 is the share of training done, for the learning rate."""
+        config, actor = self.config, self.actor
+        rate = actor.optim.lr * (1.0 - progress if actor.optim.schedule == "linear" else 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self.prepare(rollout)
+        rows: list[Tensor] = []
+        stopped = 0
+        for _ in range(config.update_epochs):
+            for minibatch in self._minibatches(batch):
+                loss, row = self.loss(minibatch)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                norm = nn.utils.clip_grad_norm_(self.policy.parameters(), actor.optim.clip_grad)
+                if not math.isfinite(norm):
+                    raise DivergedError(
+                        "the gradient of the PPO loss is not finite: lower actor.optim.lr, or check rewards and "
+                        "observations for NaN; the last good checkpoint is kept"
+                    )
+                self.optimizer.step()
+                rows.append(row)
+            if config.target_kl is not None and rows[-1][KL] > 1.5 * config.target_kl:
+                stopped = 1
+                break
+        if self.policy.norm is not None and config.normalise_observations:
+            # Only now: the densities above belong to the eyes with which the rollout was made.
+            self.policy.norm.update(batch.observations["states"])
+        means = torch.stack(rows).mean(dim=0).tolist()
+        spread = batch.returns.var()
+        return {
+            **dict(zip(METRICS, means, strict=True)),
+            "entropy": float(self.policy.entropy().detach()),
+            "action_std": float(torch.exp(self.policy.log_std.detach()).mean()),
+            "explained_variance": float(1 - (batch.returns - batch.values).var() / spread) if spread > 0 else math.nan,
+            "kl_stop": stopped,
+            "lr": rate,
+        }
+
+    @torch.no_grad()
+    def prepare(self, rollout: Rollout) -> Batch:
+        """Densities, values, advantages and returns of a rollout, under the policy that made it."""
+        _check_finite(rollout)
+        observations = rollout.tensors()
+        actions = torch.from_numpy(rollout.actions.reshape(rollout.steps * rollout.num_envs, -1))
+        log_probs, values = self._evaluate(observations, actions)
+        ends = self._evaluate(rollout.final_tensors())[1].numpy()
+        table = values.numpy().reshape(rollout.steps, rollout.num_envs)
+        following = np.concatenate([table[1:], ends[None, : rollout.num_envs]])
+        for final, value in zip(rollout.finals, ends[rollout.num_envs :], strict=True):
+            following[final.step, final.env] = value
+        advantages, returns = gae(
+            rollout.rewards,
+            table,
+            following,
+            rollout.terminated,
+            rollout.truncated,
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+            bootstrap_type=self.config.bootstrap_type,
+        )
+        flat = (torch.from_numpy(each.reshape(-1)) for each in (advantages, returns))
+        return Batch(observations, actions, log_probs, values, *flat)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The clipped surrogate plus value and entropy terms; also the row of METRICS."""
+        config = self.config
+        log_probs, values = self.policy.evaluate(batch.observations, batch.actions)
+        advantages = batch.advantages
+        if config.normalise_advantages:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        log_ratio = log_probs - batch.log_probs
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
+        policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
+        if config.value_clip is not None:
+            values = batch.values + (values - batch.values).clamp(-config.value_clip, config.value_clip)
+        value_loss = ((values - batch.returns) ** 2).mean()
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * self.policy.entropy()
+        with torch.no_grad():
+            kl = ((ratio - 1.0) - log_ratio).mean()
+            clip_share = ((ratio - 1.0).abs() > config.clip_ratio).float().mean()
+            row = torch.stack([loss.detach(), policy_loss.detach(), value_loss.detach(), kl, clip_share])
+        return loss, row
+
+    def _evaluate(self, observations: Tensors, actions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`Policy.evaluate` in chunks, so that images of a whole rollout need not fit as floats."""
+        count, size = len(next(iter(observations.values()))), 4096
+        log_probs, values = [], []
+        for start in range(0, count, size):
+            part = {name: value[start : start + size] for name, value in observations.items()}
+            features = self.policy.features(part)
+            values.append(self.policy.critic(features)[:, 0])
+            if actions is not None:
+                log_probs.append(self.policy.log_prob(self.policy.actor(features), actions[start : start + size]))
+        return (torch.cat(log_probs) if actions is not None else torch.empty(0)), torch.cat(values)
+
+    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
+        shuffled = batch.take(torch.randperm(len(batch), generator=self.generator))
+        for start in range(0, len(batch), self.actor.global_batch_size):
+            yield shuffled.slice(start, start + self.actor.global_batch_size)
+
+
+METRICS = ("loss", "policy_loss", "value_loss", "approx_kl", "clip_share")
+KL = METRICS.index("approx_kl")
+
+
+def _check_finite(rollout: Rollout) -> None:
+    """Bad numbers are named where they enter, not where the loss feels them."""
+    for name, array in {"reward": rollout.rewards, "action": rollout.actions, **rollout.observations}.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            step, env = np.argwhere(~np.isfinite(array))[0, :2]
+            raise DivergedError(
+                f"{name} of environment {env} at rollout step {step} is not finite: look there first; "
+                "the last good checkpoint is kept"
+            )

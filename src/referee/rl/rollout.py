@@ -1,0 +1,75 @@
+"""The arrays of one rollout, allocated once and filled again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.rl.policy import Tensors
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last observation of an episode that ended within the rollout."""
+
+    step: int
+    env: int
+    observation: Observation
+
+
+class Rollout:
+    """T steps of N environments: what was seen, done and paid, and how episodes ended."""
+
+    def __init__(self, env: RefereeVectorEnv, steps: int, inputs: tuple[str, ...]) -> None:
+        spaces: Any = env.single_observation_space
+        shape = (steps, env.num_envs)
+        self.steps, self.num_envs = shape
+        self.observations = {name: np.zeros((*shape, *spaces[name].shape), spaces[name].dtype) for name in inputs}
+        self.actions = np.zeros((*shape, *env.single_action_space.shape), np.float32)  # type: ignore[misc]
+        self.rewards = np.zeros(shape, np.float32)
+        self.terminated = np.zeros(shape, bool)
+        self.truncated = np.zeros(shape, bool)
+        self.finals: list[Final] = []
+        self.last: Observation = {}
+        """The observation after the last step."""
+
+    def begin(self) -> None:
+        """Forget the ends of the last rollout; the arrays are simply overwritten."""
+        self.finals = []
+
+    def add(
+        self,
+        step: int,
+        observation: Observation,
+        actions: np.ndarray,
+        result: tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]],
+    ) -> None:
+        """Store step `step`: what was seen before it, what was done, and what the environment answered."""
+        after, rewards, terminated, truncated, info = result
+        for name, array in self.observations.items():
+            array[step] = observation[name]
+        self.actions[step] = actions
+        self.rewards[step] = rewards
+        self.terminated[step] = terminated
+        self.truncated[step] = truncated
+        for i in np.flatnonzero(terminated | truncated):
+            self.finals.append(Final(step, int(i), info["final_obs"][i]))
+        self.last = after
+
+    def tensors(self) -> Tensors:
+        """The observations flattened to [T·N, …], sharing memory with the arrays."""
+        return {
+            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])) for name, array in self.observations.items()
+        }
+
+    def final_tensors(self) -> Tensors:
+        """Observations after the last step (N of them), then the final ones, in the order of `finals`."""
+        rows: Tensors = {}
+        for name in self.observations:
+            ends = [final.observation[name][None] for final in self.finals]
+            rows[name] = torch.from_numpy(np.concatenate([self.last[name], *ends]))
+        return rows

@@ -1,0 +1,77 @@
+"""Where a run's numbers go: always metrics.jsonl, and TensorBoard or W&B where asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from referee.config import Loaded
+from referee.errors import MissingDependency
+
+
+class _Backend(Protocol):
+    def write(self, values: dict[str, float], step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependency("TensorBoard is not installed: pip install tensorboard") from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandB:
+    def __init__(self, folder: Path, loaded: Loaded) -> None:
+        try:
+            import wandb  # type: ignore[import-not-found,unused-ignore]
+        except ImportError as error:
+            raise MissingDependency(
+                "W&B is not installed: pip install wandb, or drop it from runner.logger.logger_backends"
+            ) from error
+        logger = loaded.config.runner.logger
+        name = logger.experiment_name or loaded.preset
+        self._run: Any = wandb.init(project=logger.project_name, name=name, dir=str(folder), config=loaded.tree())
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self._run.log(values, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Logbook:
+    """Takes named numbers at environment steps."""
+
+    def __init__(self, folder: Path, loaded: Loaded) -> None:
+        self._backends: list[_Backend] = []
+        for name in loaded.config.runner.logger.logger_backends:
+            self._backends.append(
+                _TensorBoard(folder / "tensorboard") if name == "tensorboard" else _WandB(folder, loaded)
+            )
+        self._file = (folder / "metrics.jsonl").open("a")
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """One line of numbers at `step`."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for backend in self._backends:
+            backend.write(values, step)
+
+    def close(self) -> None:
+        """Flush and close everything."""
+        self._file.close()
+        for backend in self._backends:
+            backend.close()

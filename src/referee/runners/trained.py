@@ -1,0 +1,34 @@
+"""Recipe: bring a trained policy back, to judge it or to film it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from referee.config.schema import PandaEnvConfig
+from referee.envs.panda.env import PandaVectorEnv
+from referee.errors import RefereeError
+from referee.rl import checkpoint
+from referee.runners.rollout import Outcomes, roll_out
+from referee.runners.train_policy import EVAL_SEED, CheckpointPolicy
+
+
+def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[PandaVectorEnv, CheckpointPolicy]:
+    """The environment of a checkpoint (or of a run's last one) and its policy in it."""
+    folder = checkpoint.find(place)
+    policy, meta = checkpoint.load_policy(folder)
+    settings: dict[str, Any] = {**meta["env"], "num_envs": num_envs, "cameras": tuple(meta["env"]["cameras"])}
+    env = PandaVectorEnv(PandaEnvConfig(task=meta["task"], **settings))
+    return env, CheckpointPolicy(policy, env, noise_seed=noise_seed)
+
+
+def judge(place: Path, episodes: int, *, seed: int = EVAL_SEED, stochastic: bool = False) -> Outcomes:
+    """Success of a checkpoint over `episodes` episodes, with its mean actions or with its exploration noise."""
+    if episodes < 1:
+        raise RefereeError(f"--episodes is {episodes}, but at least one is needed")
+    if seed < 0:
+        raise RefereeError(f"--seed is {seed}, but it must be 0 or more")
+    env, policy = bring_back(place, min(64, episodes), noise_seed=seed if stochastic else None)
+    outcomes = roll_out(env, policy, episodes, seed=seed, observe=policy.see)
+    env.close()
+    return outcomes

@@ -1,0 +1,29 @@
+"""The actor worker: learns the policy from rollouts."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from referee.config.schema import ActorConfig, PPOConfig
+from referee.rl.policy import Policy
+from referee.rl.ppo import PPO
+from referee.rl.rollout import Rollout
+
+
+class ActorWorker:
+    """Owns the optimiser. Many threads help an update, but beside the stepping pool they only get in its way."""
+
+    def __init__(self, policy: Policy, algorithm: PPOConfig, actor: ActorConfig, *, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.learner = PPO(policy, algorithm, actor, self.generator)
+        self._threads = actor.num_threads or os.cpu_count() or 1
+
+    def update(self, rollout: Rollout, *, progress: float) -> dict[str, float]:
+        """One iteration of learning; returns the metrics."""
+        torch.set_num_threads(self._threads)
+        try:
+            return self.learner.update(rollout, progress=progress)
+        finally:
+            torch.set_num_threads(1)

@@ -1,0 +1,26 @@
+"""The rollout worker: lets the policy act and records what happens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from referee.rl.policy import Policy
+from referee.rl.rollout import Rollout
+from referee.workers.env import EnvWorker
+
+
+class RolloutWorker:
+    """Acts with a policy; its exploration noise comes from a generator of its own."""
+
+    def __init__(self, policy: Policy, *, seed: int) -> None:
+        self.policy = policy
+        self.random = np.random.default_rng(seed)
+
+    def collect(self, env: EnvWorker, rollout: Rollout) -> None:
+        """Fill `rollout` with the next steps of `env`."""
+        rollout.begin()
+        shape = rollout.actions.shape[1:]
+        for step in range(rollout.steps):
+            before = env.observation
+            actions = self.policy.act(before, noise=self.random.standard_normal(shape, dtype=np.float32))
+            rollout.add(step, before, actions, env.step(actions))
