@@ -23,7 +23,7 @@ def referee(task: str, iterations: int, seed: int) -> dict[str, Any]:
     from rich.console import Console
 
     from referee.config import load
-    from referee.runners.train_policy import Training
+    from referee.runners.training import Training
 
     torch.set_num_threads(1)
     loaded = load("panda_ppo_mlp", [f"env.train.task={task}", f"runner.seed={seed}", f"env.train.num_envs={NUM_ENVS}"])

@@ -180,6 +180,7 @@ def test_a_bad_reward_is_named() -> None:
         ready(policy).update(rollout)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_gradient_that_overflows_stops_before_the_step() -> None:
     rollout, policy = collected()
     rollout.rewards[:] = 3e38

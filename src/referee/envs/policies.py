@@ -27,3 +27,27 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: i
     if not isinstance(env, PandaVectorEnv):
         raise RefereeError("only the Panda tasks have a scripted expert: choose --policy random, or a panda env")
     return Expert(env, noise=noise, seed=seed)
+
+
+def demonstrations(
+    env: RefereeVectorEnv, episodes: int, *, noise: float, seed: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Observations [n, …] and actions f32[n,a] of whole episodes with the expert.
+
+    The expert stumbles by `noise`, but what is kept is the action that it meant: so the way back is shown, too.
+    """
+    observation, _ = env.reset(seed=seed)
+    expert = make_policy(env, "expert")
+    random = np.random.default_rng(seed)
+    kept: dict[str, list[np.ndarray]] = {name: [] for name in observation}
+    meant: list[np.ndarray] = []
+    for left in range(episodes, 0, -env.num_envs):
+        rows = slice(0, min(left, env.num_envs))
+        for _ in range(env.max_episode_steps):
+            actions = expert()
+            for name, value in observation.items():
+                kept[name].append(value[rows].copy())
+            meant.append(actions[rows].copy())
+            stumble = noise * random.standard_normal(actions.shape, dtype=np.float32)
+            observation, *_ = env.step(np.clip(actions + stumble, -1.0, 1.0))
+    return {name: np.concatenate(parts) for name, parts in kept.items()}, np.concatenate(meant)

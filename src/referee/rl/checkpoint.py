@@ -140,7 +140,9 @@ def _fill(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> Non
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The optimiser's moments by parameter number and name."""
     state = optimizer.state_dict()["state"]
-    return {f"{i}.{name}": value.clone() for i, moments in state.items() for name, value in moments.items()}
+    return {
+        f"{i}.{name}": value.contiguous().clone() for i, moments in state.items() for name, value in moments.items()
+    }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
@@ -150,3 +152,25 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def generator_state(random: np.random.Generator) -> np.ndarray:
+    """PCG64's state as words: two 128-bit numbers and the buffered half."""
+    state: Any = random.bit_generator.state
+    words = [
+        (number >> (64 * i)) & (2**64 - 1)
+        for number in (state["state"]["state"], state["state"]["inc"])
+        for i in (0, 1)
+    ]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def restore_generator(random: np.random.Generator, words: np.ndarray) -> None:
+    """The inverse of `generator_state`."""
+    a, b, c, d, has, value = (int(word) for word in words)
+    random.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": a | b << 64, "inc": c | d << 64},
+        "has_uint32": has,
+        "uinteger": value,
+    }

@@ -49,7 +49,7 @@ class PolicySpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        return {**asdict(self), "hidden_dims": list(self.hidden_dims)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PolicySpec:
@@ -230,3 +230,22 @@ class Policy(nn.Module):
         if self.norm is not None:
             self.norm._refresh()
         return result
+
+
+class Player:
+    """A trained policy as `roll_out` wants it: it acts, without noise, on what it saw last."""
+
+    def __init__(self, policy: Policy, env: RefereeVectorEnv, *, noise_seed: int | None = None) -> None:
+        self._policy = policy
+        self._shape = (env.num_envs, policy.spec.action_size)
+        self._observation: dict[str, np.ndarray] = {}
+        self._random = None if noise_seed is None else np.random.default_rng(noise_seed)
+
+    def see(self, observation: dict[str, np.ndarray]) -> None:
+        """Take in the present observation."""
+        self._observation = observation
+
+    def __call__(self) -> np.ndarray:
+        """The next actions, clipped."""
+        noise = None if self._random is None else self._random.standard_normal(self._shape, dtype=np.float32)
+        return np.clip(self._policy.act(self._observation, noise=noise), -1.0, 1.0)

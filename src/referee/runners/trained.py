@@ -9,17 +9,18 @@ from referee.config.schema import PandaEnvConfig
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import RefereeError
 from referee.rl import checkpoint
+from referee.rl.policy import Player
 from referee.runners.rollout import Outcomes, roll_out
-from referee.runners.train_policy import EVAL_SEED, CheckpointPolicy
+from referee.runners.training import EVAL_SEED
 
 
-def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[PandaVectorEnv, CheckpointPolicy]:
+def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[PandaVectorEnv, Player]:
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
     settings: dict[str, Any] = {**meta["env"], "num_envs": num_envs, "cameras": tuple(meta["env"]["cameras"])}
     env = PandaVectorEnv(PandaEnvConfig(task=meta["task"], **settings))
-    return env, CheckpointPolicy(policy, env, noise_seed=noise_seed)
+    return env, Player(policy, env, noise_seed=noise_seed)
 
 
 def judge(place: Path, episodes: int, *, seed: int = EVAL_SEED, stochastic: bool = False) -> Outcomes:

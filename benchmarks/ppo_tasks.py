@@ -1,0 +1,60 @@
+"""Prints how far PPO gets from scratch with the dense reward: success, steps and minutes to 90 %, over seeds."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from referee.metrics import Rate
+
+
+def train(task: str, seed: int, minutes: float, preset: str, extra: list[str]) -> list[dict[str, float]]:
+    """One training run in a process of its own; the rows of its metrics that hold an evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [
+            f"env.train.task={task}",
+            f"runner.seed={seed}",
+            f"runner.max_minutes={minutes}",
+            "runner.max_steps=100000000",
+            "runner.film=false",
+            f"runner.logger.log_path={folder}",
+            *extra,
+        ]
+        command = [sys.executable, "-m", "referee.cli", "run", preset, *overrides]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "eval/success_at_end" in row]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", default="PickCube:5,PushCube:5,PegInsertion:15", help="task:minutes, …")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--preset", default="panda_ppo_mlp")
+    parser.add_argument("--target", type=float, default=0.98, help="stop a run at this success")
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_args()
+    print("Success at the end of 256 fixed evaluation episodes, deterministic policy, 95 % Wilson interval.\n")
+    print(
+        "| task | seed | steps to 90 % | minutes to 90 % | at the end | steps | minutes |\n|---|--:|--:|--:|--:|--:|--:|"
+    )
+    for entry in args.tasks.split(","):
+        task, minutes = entry.split(":")
+        for seed in range(args.seeds):
+            start = time.monotonic()
+            rows = train(
+                task, seed, float(minutes), args.preset, [f"runner.target_success={args.target}", *args.overrides]
+            )
+            wall = (time.monotonic() - start) / 60
+            first = next((row for row in rows if row["eval/success_at_end"] >= 0.9), None)
+            to = (f"{first['step']:,}", f"{first['time/minutes']:.1f}") if first else ("never", "never")
+            rate = Rate(round(rows[-1]["eval/success_at_end"] * 256), 256)
+            print(f"| {task} | {seed} | {to[0]} | {to[1]} | {rate} | {rows[-1]['step']:,} | {wall:.1f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
