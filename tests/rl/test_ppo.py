@@ -1,5 +1,6 @@
 """PPO: the loss by the textbook, the update's parts, and that it climbs."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,7 @@ def batch(n: int = 16, seed: int = 0) -> Batch:
 def test_the_loss_is_the_textbooks() -> None:
     config = PPOConfig(clip_ratio=0.15, value_coef=0.7, entropy_coef=0.02, value_clip=0.1)
     ppo, data = learner(config), batch()
-    loss, row = ppo.loss(data)
+    loss, parts = ppo.loss(data)
     with torch.no_grad():
         mean = ppo.policy.mean(data.observations).numpy().astype(np.float64)
         values = ppo.policy.value(data.observations).numpy().astype(np.float64)
@@ -56,7 +57,7 @@ def test_the_loss_is_the_textbooks() -> None:
         (ratio - 1 - log_ratio).mean(),
         (np.abs(ratio - 1) > 0.15).mean(),
     ]
-    np.testing.assert_allclose(row.numpy(), wanted, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(list(ppo.row(loss, parts).values()), wanted, rtol=1e-3, atol=1e-5)
 
 
 def test_minibatches_cover_every_sample_once() -> None:
@@ -125,7 +126,7 @@ def test_an_update_raises_the_density_of_good_actions() -> None:
     data = replace(data, advantages=good, log_probs=before)
     for _ in range(20):
         loss, _ = ppo.loss(data)
-        ppo.optimizer.zero_grad()
+        ppo.weights.grad.zero_()
         loss.backward()
         ppo.optimizer.step()
     with torch.no_grad():
@@ -145,6 +146,26 @@ def test_the_normaliser_learns_only_after_the_update() -> None:
     before = policy.norm.mean.clone()
     frozen.update(rollout)
     torch.testing.assert_close(policy.norm.mean, before)
+
+
+def test_one_flat_adam_is_adam_with_clipping_on_every_parameter() -> None:
+    """A whole update against plain torch: the same minibatches, Adam per tensor, clip_grad_norm_."""
+    rollout, policy = collected()
+    twin = copy.deepcopy(policy)
+    ours = PPO(policy, PPOConfig(update_epochs=3), ActorConfig(global_batch_size=12), torch.Generator().manual_seed(1))
+    theirs = PPO(copy.deepcopy(twin), PPOConfig(), ActorConfig(global_batch_size=12), torch.Generator().manual_seed(1))
+    ours.update(rollout)
+    theirs.policy = twin
+    adam = torch.optim.Adam(twin.parameters(), lr=3e-4, eps=1e-5)
+    batch = theirs.prepare(rollout)
+    for _ in range(3):
+        for part in theirs._minibatches(batch):
+            adam.zero_grad()
+            theirs.loss(part)[0].backward()
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+            adam.step()
+    for one, two in zip(policy.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 def test_kl_stop_ends_the_epochs() -> None:

@@ -119,7 +119,8 @@ class Tanh(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """tanh(x)"""
-        return _FastTanh.apply(x)  # type: ignore[no-untyped-call]
+        # One call is best for the few rows that acting needs; with gradients there are many.
+        return _FastTanh.apply(x) if torch.is_grad_enabled() else torch.tanh(x)  # type: ignore[no-untyped-call]
 
 
 def mlp(sizes: tuple[int, ...], *, last_gain: float) -> nn.Sequential:

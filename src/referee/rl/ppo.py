@@ -50,6 +50,15 @@ class Batch:
         )
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a loss is made of."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    log_ratio: Tensor
+
+
 class PPO:
     """Updates a policy from rollouts. All randomness comes from `generator`."""
 
@@ -58,7 +67,8 @@ class PPO:
         self.config = config
         self.actor = actor
         self.generator = generator
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=actor.optim.lr, eps=1e-5, fused=True)
+        self.weights = flatten(policy)
+        self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
 
     def update(self, rollout: Rollout, *, progress: float = 0.0) -> dict[str, float]:
         """Learn from one rollout; `progress` in 0..1 is the share of training done, for the learning rate."""
@@ -67,31 +77,34 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch = self.prepare(rollout)
-        rows: list[Tensor] = []
+        gradient = self.weights.grad
+        assert gradient is not None
+        rows: list[dict[str, float]] = []
         stopped = 0
         for _ in range(config.update_epochs):
             for minibatch in self._minibatches(batch):
-                loss, row = self.loss(minibatch)
-                self.optimizer.zero_grad(set_to_none=True)
+                loss, parts = self.loss(minibatch)
+                gradient.zero_()
                 loss.backward()  # type: ignore[no-untyped-call]
-                norm = nn.utils.clip_grad_norm_(self.policy.parameters(), actor.optim.clip_grad)
+                norm = float(torch.linalg.vector_norm(gradient))
                 if not math.isfinite(norm):
                     raise DivergedError(
                         "the gradient of the PPO loss is not finite: lower actor.optim.lr, or check rewards and "
                         "observations for NaN; the last good checkpoint is kept"
                     )
+                if norm > actor.optim.clip_grad:
+                    gradient.mul_(actor.optim.clip_grad / norm)
                 self.optimizer.step()
-                rows.append(row)
-            if config.target_kl is not None and rows[-1][KL] > 1.5 * config.target_kl:
+            rows.append(self.row(loss, parts))  # of the epoch's last minibatch: enough to watch, and to stop by
+            if config.target_kl is not None and rows[-1]["approx_kl"] > 1.5 * config.target_kl:
                 stopped = 1
                 break
         if self.policy.norm is not None and config.normalise_observations:
             # Only now: the densities above belong to the eyes with which the rollout was made.
             self.policy.norm.update(batch.observations["states"])
-        means = torch.stack(rows).mean(dim=0).tolist()
         spread = batch.returns.var()
         return {
-            **dict(zip(METRICS, means, strict=True)),
+            **{name: float(np.mean([row[name] for row in rows])) for name in rows[0]},
             "entropy": float(self.policy.entropy().detach()),
             "action_std": float(torch.exp(self.policy.log_std.detach()).mean()),
             "explained_variance": float(1 - (batch.returns - batch.values).var() / spread) if spread > 0 else math.nan,
@@ -124,26 +137,37 @@ class PPO:
         flat = (torch.from_numpy(each.reshape(-1)) for each in (advantages, returns))
         return Batch(observations, actions, log_probs, values, *flat)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The clipped surrogate plus value and entropy terms; also the row of METRICS."""
+    def loss(self, batch: Batch) -> tuple[Tensor, Parts]:
+        """The clipped surrogate plus value and entropy terms, and what it is made of."""
         config = self.config
         log_probs, values = self.policy.evaluate(batch.observations, batch.actions)
         advantages = batch.advantages
         if config.normalise_advantages:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            deviation, mean = torch.std_mean(advantages)
+            advantages = (advantages - mean) / (deviation + 1e-8)
         log_ratio = log_probs - batch.log_probs
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
         if config.value_clip is not None:
             values = batch.values + (values - batch.values).clamp(-config.value_clip, config.value_clip)
-        value_loss = ((values - batch.returns) ** 2).mean()
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * self.policy.entropy()
-        with torch.no_grad():
-            kl = ((ratio - 1.0) - log_ratio).mean()
-            clip_share = ((ratio - 1.0).abs() > config.clip_ratio).float().mean()
-            row = torch.stack([loss.detach(), policy_loss.detach(), value_loss.detach(), kl, clip_share])
-        return loss, row
+        value_loss = nn.functional.mse_loss(values, batch.returns)
+        loss = policy_loss + config.value_coef * value_loss
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * self.policy.entropy()
+        return loss, Parts(policy_loss, value_loss, log_ratio)
+
+    @torch.no_grad()
+    def row(self, loss: Tensor, parts: Parts) -> dict[str, float]:
+        """A loss as numbers."""
+        ratio = parts.log_ratio.exp()
+        return {
+            "loss": float(loss),
+            "policy_loss": float(parts.policy_loss),
+            "value_loss": float(parts.value_loss),
+            "approx_kl": float(((ratio - 1.0) - parts.log_ratio).mean()),
+            "clip_share": float(((ratio - 1.0).abs() > self.config.clip_ratio).float().mean()),
+        }
 
     def _evaluate(self, observations: Tensors, actions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`Policy.evaluate` in chunks, so that images of a whole rollout need not fit as floats."""
@@ -163,8 +187,18 @@ class PPO:
             yield shuffled.slice(start, start + self.actor.global_batch_size)
 
 
-METRICS = ("loss", "policy_loss", "value_loss", "approx_kl", "clip_share")
-KL = METRICS.index("approx_kl")
+def flatten(policy: Policy) -> nn.Parameter:
+    """All weights of the policy as one vector that it shares, with a gradient: one optimiser step instead of many."""
+    parameters = list(policy.parameters())
+    flat = nn.Parameter(torch.cat([each.detach().reshape(-1) for each in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for each in parameters:
+        stop = start + each.numel()
+        each.data = flat.data[start:stop].view(each.shape)
+        each.grad = flat.grad[start:stop].view(each.shape)
+        start = stop
+    return flat
 
 
 def _check_finite(rollout: Rollout) -> None:
