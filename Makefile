@@ -34,6 +34,8 @@ bench: setup
 	$(BIN)/python benchmarks/sim_speed.py
 	$(BIN)/python benchmarks/render_speed.py
 	$(BIN)/python benchmarks/experts.py
+	$(BIN)/python benchmarks/ppo_speed.py
+	$(BIN)/python benchmarks/ppo_tasks.py
 
 clean:
 	rm -rf $(VENV) .stamps .bench

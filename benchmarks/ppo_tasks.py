@@ -38,9 +38,8 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
     print("Success at the end of 256 fixed evaluation episodes, deterministic policy, 95 % Wilson interval.\n")
-    print(
-        "| task | seed | steps to 90 % | minutes to 90 % | at the end | steps | minutes |\n|---|--:|--:|--:|--:|--:|--:|"
-    )
+    print("| task | seed | steps to 90 % | minutes to 90 % | at the end | steps | minutes |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
     for entry in args.tasks.split(","):
         task, minutes = entry.split(":")
         for seed in range(args.seeds):

@@ -1,11 +1,13 @@
 """The training recipe: exact resume, Ctrl-C, early stop, bad input, and what it leaves behind."""
 
+import importlib.machinery
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +159,64 @@ def test_resuming_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "optimizer.safetensors cannot be read" in refuse(
         capsys, "run", "panda_ppo_mlp", *TINY, f"runner.resume_dir={folder}"
     )
+
+
+def test_a_backend_that_is_not_installed(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    wandb = ["runner.logger.logger_backends=[wandb]", "runner.logger.log_path=run"]
+    assert "pip install wandb" in refuse(capsys, "run", "panda_ppo_mlp", *TINY, *wandb)
+    assert list(here.iterdir()) == []
+
+
+def test_numbers_go_to_wandb_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the service's client: what would be sent, and that the run is finished."""
+    sent: list[tuple[dict[str, float], int]] = []
+    asked: dict[str, object] = {}
+    client = types.ModuleType("wandb")
+    client.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+    run = types.SimpleNamespace(
+        log=lambda values, step: sent.append((values, step)), finish=lambda: asked.update(done=1)
+    )
+
+    def init(**settings: object) -> types.SimpleNamespace:
+        asked.update(settings)
+        return run
+
+    client.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    train("run", "runner.max_steps=160", "runner.logger.logger_backends=[wandb]", "runner.logger.project_name=mine")
+    assert asked["project"] == "mine" and asked["name"] == "panda_ppo_mlp" and asked["done"]
+    assert [step for _, step in sent] == [80, 160]
+    assert "rollout/rewards" in sent[0][0]
+
+
+def test_a_log_that_cannot_be_written(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    blocker = here.parent / "c_file"
+    blocker.write_text("")
+    line = refuse(capsys, "run", "panda_ppo_mlp", *TINY, f"runner.logger.log_path={blocker}/run")
+    assert "set runner.logger.log_path to a folder" in line
+
+
+def test_divergence_stops_with_one_line_and_keeps_the_last_checkpoint(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from referee.workers.env import EnvWorker
+
+    steps = 0
+    honest = EnvWorker.step
+
+    def poisoned(self: EnvWorker, actions: np.ndarray) -> object:
+        nonlocal steps
+        steps += 1
+        result = honest(self, actions)
+        if steps == 25:
+            result[1][3] = np.nan
+        return result
+
+    monkeypatch.setattr(EnvWorker, "step", poisoned)
+    tiny = [*TINY, "runner.logger.log_path=run", "runner.save_interval=1"]
+    assert main(["run", "panda_ppo_mlp", *tiny]) == 2
+    assert "reward of environment 3 at rollout step 4 is not finite" in capsys.readouterr().err
+    assert [path.name for path in Path("run/checkpoints").glob("step_*")] == ["step_160"]
 
 
 def test_eval_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

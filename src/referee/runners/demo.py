@@ -48,7 +48,8 @@ def demo(loaded: Loaded) -> None:
                     save_gif(folder / f"{name}.gif", film.frames())
             env.close()
     task_sheet(folder / "tasks.png", env_config, seed=runner.seed)
-    table = Table(title=f"Scripted experts: success at the end of {runner.num_episodes} episodes")
+    console.print(f"Scripted experts: success at the end of {runner.num_episodes} episodes")
+    table = Table()
     table.add_column("task")
     for noise in NOISES:
         table.add_column(f"noise {noise:g}", justify="right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,10 +19,8 @@ class _Backend(Protocol):
 
 class _TensorBoard:
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingDependency("TensorBoard is not installed: pip install tensorboard") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder))
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -35,12 +34,8 @@ class _TensorBoard:
 
 class _WandB:
     def __init__(self, folder: Path, loaded: Loaded) -> None:
-        try:
-            import wandb  # type: ignore[import-not-found,unused-ignore]
-        except ImportError as error:
-            raise MissingDependency(
-                "W&B is not installed: pip install wandb, or drop it from runner.logger.logger_backends"
-            ) from error
+        import wandb  # type: ignore[import-not-found,unused-ignore]
+
         logger = loaded.config.runner.logger
         name = logger.experiment_name or loaded.preset
         self._run: Any = wandb.init(project=logger.project_name, name=name, dir=str(folder), config=loaded.tree())
@@ -50,6 +45,15 @@ class _WandB:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def check_backends(loaded: Loaded) -> None:
+    """Refuse a back end that is not installed before a run begins."""
+    for name in loaded.config.runner.logger.logger_backends:
+        if importlib.util.find_spec(name) is None:
+            raise MissingDependency(
+                f"{name} is not installed: pip install {name}, or drop it from runner.logger.logger_backends"
+            )
 
 
 class Logbook:

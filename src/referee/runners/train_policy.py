@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from referee.config import Config, Loaded
 from referee.errors import ConfigError
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook
+from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import open_run
 from referee.runners.training import Training
 
@@ -19,6 +19,7 @@ from referee.runners.training import Training
 def train_policy(loaded: Loaded) -> None:
     """Collect, learn, evaluate, save, until the steps, the minutes or the wanted success are reached."""
     check(loaded.config)
+    check_backends(loaded)
     torch.set_num_threads(1)
     console, runner = Console(), loaded.config.runner
     run = Training(loaded.config)
