@@ -1,4 +1,4 @@
-"""What all tests share: no cap on what is asserted, but one on the CPU features that some machines only claim."""
+"""What all tests share: one thread for torch, and no CPU feature that a virtual machine may only claim to have."""
 
 import os
 

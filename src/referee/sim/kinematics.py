@@ -9,6 +9,8 @@ DAMPING = 0.03
 POSTURE_PULL = 0.1
 """Share of the way back to the home posture that the free seventh joint takes at each step."""
 
+_DAMPED = DAMPING**2 * np.eye(6)
+
 
 def hand_jacobian(axes: np.ndarray, anchors: np.ndarray, point: np.ndarray) -> np.ndarray:
     """Jacobian f64[N,6,J] (linear over angular) of `point` f64[N,3] for hinge `axes` and `anchors` f64[N,J,3]."""
@@ -39,6 +41,6 @@ def joint_step(jacobian: np.ndarray, hand_step: np.ndarray, posture_step: np.nda
     """
     transposed = jacobian.transpose(0, 2, 1)
     gram = jacobian @ transposed
-    gram += DAMPING**2 * np.eye(jacobian.shape[1])
+    gram += _DAMPED
     wanted = hand_step[:, :, None] - jacobian @ posture_step[:, :, None]
     return posture_step + (transposed @ np.linalg.solve(gram, wanted))[:, :, 0]
