@@ -14,8 +14,6 @@ from referee.errors import ActionError
 Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
 
-OBS_MODES = ("state", "rgb", "state+rgb")
-
 
 class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
     """A batch of environments whose truth and pictures can be asked for at any state.

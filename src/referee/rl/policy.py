@@ -69,9 +69,10 @@ class RunningNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("var", torch.ones(size, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self._refresh()
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Derive again what `forward` uses; call it after loading."""
         self._shift = self.mean.float()
         self._scale = (self.var + 1e-8).rsqrt().float()
 
@@ -90,13 +91,7 @@ class RunningNorm(nn.Module):
         self.var.copy_((self.var * self.count + var * n + delta**2 * self.count * n / total) / total)
         self.mean.add_(delta * n / total)
         self.count.copy_(total)
-        self._refresh()
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load, and refresh what is derived."""
-        result = super().load_state_dict(*args, **kwargs)
-        self._refresh()
-        return result
+        self.refresh()
 
 
 class _FastTanh(torch.autograd.Function):
@@ -229,7 +224,7 @@ class Policy(nn.Module):
         """Load, and refresh the normaliser."""
         result = super().load_state_dict(*args, **kwargs)
         if self.norm is not None:
-            self.norm._refresh()
+            self.norm.refresh()
         return result
 
 
