@@ -32,7 +32,7 @@ _OBJECT = 'contype="1" conaffinity="2"'
 _TABLE = 'contype="0" conaffinity="3"'
 _VISUAL = 'contype="0" conaffinity="0"'
 
-# The fingers have a motor each with one target: no constraint couples them, which saves a fifth of a step.
+# The fingers have a motor each with one target: no constraint couples them, which a solver would pay for.
 # Every joint answers alike (critically damped, 50 rad/s, by its inertia at home), so the hand moves straight; the
 # armature keeps a 5 ms step free of jitter, which would shake what is held out of the fingers.
 _ARMATURE = 0.3
