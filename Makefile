@@ -35,6 +35,7 @@ bench: setup
 	$(BIN)/python benchmarks/render_speed.py
 	$(BIN)/python benchmarks/experts.py
 	$(BIN)/python benchmarks/ppo_speed.py
+	$(BIN)/python benchmarks/ppo_profile.py
 	$(BIN)/python benchmarks/ppo_tasks.py
 
 clean:

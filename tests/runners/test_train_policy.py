@@ -121,6 +121,15 @@ def test_eval_and_play_bring_a_policy_back(capsys: pytest.CaptureFixture[str]) -
     assert Path("film.gif").exists()
 
 
+def test_a_policy_is_judged_in_the_world_that_it_was_trained_in() -> None:
+    from referee.runners.trained import bring_back
+
+    folder = train("run", "runner.max_steps=80", "env.train.randomise.colours=0.7", "env.train.randomise.distractors=2")
+    env, _ = bring_back(folder, 2)
+    assert env.config.randomise.colours == 0.7 and env.config.randomise.distractors == 2
+    assert env.max_episode_steps == 14
+
+
 def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -132,6 +141,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ("actor.global_batch_size=33", "does not divide the 80 samples of a rollout"),
         ("runner.max_steps=0", "runner.max_steps"),
+        ("runner.seed=100", "would train on the episodes of evaluation: choose a seed below 100"),
         ("algorithm.gamma=1.5", "algorithm.gamma"),
         ("algorithm.gama=0.9", "did you mean algorithm.gamma"),
         ("env.train.obs_mode=rgb", "reads state only"),
@@ -151,6 +161,7 @@ def test_resuming_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         ("env.train.task=PushCube", "was trained on Reach"),
         ("actor.model.hidden_dims=[32]", "another network: hidden_dims (16,) (here (32,))"),
         ("env.train.num_envs=4", "num_envs=8 (here 4)"),
+        ("env.train.randomise.light=0.5", "randomise="),
     ):
         line = refuse(capsys, "run", "panda_ppo_mlp", *TINY, f"runner.resume_dir={folder}", override)
         assert said in line

@@ -13,7 +13,7 @@ from referee.errors import ConfigError
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import open_run
-from referee.runners.training import Training
+from referee.runners.training import EVAL_SEED, SEEDS_PER_RUN, Training
 
 
 def train_policy(loaded: Loaded) -> None:
@@ -61,6 +61,11 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"actor.global_batch_size={actor.global_batch_size} does not divide the {samples} samples of a rollout "
             f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, as {_divisor(samples)}"
+        )
+    if SEEDS_PER_RUN * config.runner.seed + train.num_envs > EVAL_SEED:
+        raise ConfigError(
+            f"runner.seed={config.runner.seed} would train on the episodes of evaluation: choose a seed below "
+            f"{(EVAL_SEED - train.num_envs) // SEEDS_PER_RUN + 1}"
         )
     if config.actor.model.model_type == "cnn" and train.obs_mode == "state":
         raise ConfigError("actor.model.model_type=cnn needs images: set env.train.obs_mode=rgb (or state+rgb)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from referee.config.schema import PandaEnvConfig
+from referee.config.schema import PandaEnvConfig, RandomiseConfig
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import RefereeError
 from referee.rl import checkpoint
@@ -18,7 +18,12 @@ def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> 
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
-    settings: dict[str, Any] = {**meta["env"], "num_envs": num_envs, "cameras": tuple(meta["env"]["cameras"])}
+    settings: dict[str, Any] = {
+        **meta["env"],
+        "num_envs": num_envs,
+        "cameras": tuple(meta["env"]["cameras"]),
+        "randomise": RandomiseConfig(**meta["env"]["randomise"]),
+    }
     env = PandaVectorEnv(PandaEnvConfig(task=meta["task"], **settings))
     return env, Player(policy, env, noise_seed=noise_seed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from referee.workers.env import EnvWorker
 from referee.workers.rollout import RolloutWorker
 
 EVAL_SEED = 1_000_000
-"""Evaluation episodes are the same in every run, and never those of training."""
+"""Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
+SEEDS_PER_RUN = 10_000
 DEMO_SEED = 1_500_000
 
 
@@ -48,7 +49,7 @@ class Training:
         seed = config.runner.seed
         self.config, self.folder = config, folder
         torch.manual_seed(seed)
-        self.env = EnvWorker(make_vec(config.env.train), seed=10_000 * seed)
+        self.env = EnvWorker(make_vec(config.env.train), seed=SEEDS_PER_RUN * seed)
         self.eval_env: RefereeVectorEnv = make_vec(config.env.eval)
         model = config.actor.model
         spec = PolicySpec.of(self.env.env, model.model_type, model.hidden_dims, model.initial_log_std)
@@ -225,10 +226,10 @@ class Training:
 
 
 def _env_settings(config: Config) -> dict[str, Any]:
+    """The world that a policy was trained in, as plain values: what resuming and judging must find again."""
     train = config.env.train
     assert train is not None
-    names = ("num_envs", "obs_mode", "control_mode", "reward_mode", "max_episode_steps", "terminate_on_success")
-    return {name: getattr(train, name) for name in names} | {
-        "cameras": list(train.cameras),
-        "image_size": train.image_size,
-    }
+    settings = asdict(train)
+    for name in ("env_type", "task", "num_threads"):
+        del settings[name]
+    return {**settings, "cameras": list(train.cameras)}
