@@ -78,7 +78,7 @@ class RunningNorm(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """States f32[…,d], normalised and clipped to ±10."""
-        return ((states - self._shift) * self._scale).clamp_(-10.0, 10.0)
+        return (states - self._shift).mul_(self._scale).clamp_(-10.0, 10.0)
 
     @torch.no_grad()
     def update(self, states: Tensor) -> None:
@@ -94,12 +94,17 @@ class RunningNorm(nn.Module):
         self.refresh()
 
 
+def tanh_of_half_(x: Tensor) -> Tensor:
+    """tanh(x / 2) in place, as 2·sigmoid(x) − 1: the same to float precision, a third of the time on a CPU."""
+    return x.sigmoid_().mul_(2.0).sub_(1.0)
+
+
 class _FastTanh(torch.autograd.Function):
-    """tanh as 2·sigmoid(2x) − 1: the same to float precision, a third of the time on a CPU."""
+    """tanh by way of `tanh_of_half_`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = torch.sigmoid(x * 2.0).mul_(2.0).sub_(1.0)
+        y = tanh_of_half_(x * 2.0)
         ctx.save_for_backward(y)
         return y
 
@@ -114,20 +119,33 @@ class Tanh(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """tanh(x)"""
-        # One call is best for the few rows that acting needs; with gradients there are many.
-        return _FastTanh.apply(x) if torch.is_grad_enabled() else torch.tanh(x)  # type: ignore[no-untyped-call]
+        return _FastTanh.apply(x)  # type: ignore[no-untyped-call]
 
 
-def mlp(sizes: tuple[int, ...], *, last_gain: float) -> nn.Sequential:
+class MLP(nn.Sequential):
     """Linear layers with tanh between them, orthogonally initialised."""
-    layers: list[nn.Module] = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        last = i == len(sizes) - 2
-        linear = nn.Linear(fan_in, fan_out)
-        nn.init.orthogonal_(linear.weight, last_gain if last else math.sqrt(2))
-        nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, Tanh()]
-    return nn.Sequential(*layers)
+
+    def __init__(self, sizes: tuple[int, ...], *, last_gain: float) -> None:
+        layers: list[nn.Module] = []
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            last = i == len(sizes) - 2
+            linear = nn.Linear(fan_in, fan_out)
+            nn.init.orthogonal_(linear.weight, last_gain if last else math.sqrt(2))
+            nn.init.zeros_(linear.bias)
+            layers += [linear] if last else [linear, Tanh()]
+        super().__init__(*layers)
+        self.linears = tuple(layer for layer in layers if isinstance(layer, nn.Linear))
+
+    def outputs(self, x: Tensor, into: list[Tensor] | None = None) -> list[Tensor]:
+        """What each layer gives, after its tanh: the forward pass where autograd is off, in fewer steps."""
+        results: list[Tensor] = []
+        for i, layer in enumerate(self.linears):
+            last = i == len(self.linears) - 1
+            factor = 1.0 if last else 2.0
+            out = None if into is None else into[i]
+            x = torch.addmm(layer.bias, x, layer.weight.t(), beta=factor, alpha=factor, out=out)
+            results.append(x if last else tanh_of_half_(x))
+        return results
 
 
 class ImageEncoder(nn.Module):
@@ -171,8 +189,8 @@ class Policy(nn.Module):
         if spec.model_type == "cnn":
             self.encoder = ImageEncoder(spec.views, spec.image_size)
             width += self.encoder.head[0].out_features  # type: ignore[assignment,operator]
-        self.actor = mlp((width, *spec.hidden_dims, spec.action_size), last_gain=0.01)
-        self.critic = mlp((width, *spec.hidden_dims, 1), last_gain=1.0)
+        self.actor = MLP((width, *spec.hidden_dims, spec.action_size), last_gain=0.01)
+        self.critic = MLP((width, *spec.hidden_dims, 1), last_gain=1.0)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), spec.initial_log_std))
 
     def features(self, observation: Tensors) -> Tensor:
@@ -210,9 +228,10 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
         """Actions f32[n,a]: the mean, plus standard normal `noise` scaled by the policy's spread. Not clipped."""
-        mean = self.mean({name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs})
+        seen = {name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs}
+        mean = self.actor.outputs(self.features(seen))[-1]
         if noise is not None:
-            mean = mean + torch.exp(self.log_std) * torch.from_numpy(noise)
+            mean.addcmul_(torch.exp(self.log_std), torch.from_numpy(noise))
         return mean.numpy()
 
     @property

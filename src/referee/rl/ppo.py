@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,51 +11,15 @@ from torch import Tensor, nn
 
 from referee.config.schema import ActorConfig, PPOConfig
 from referee.errors import RefereeError
+from referee.rl.batch import Batch, Parts
 from referee.rl.gae import gae
+from referee.rl.gradient import HandGradient
 from referee.rl.policy import Policy, Tensors
 from referee.rl.rollout import Rollout
 
 
 class DivergedError(RefereeError):
     """A loss or gradient is no number any more; the policy was left as it was before."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A rollout made ready for learning: T·N samples."""
-
-    observations: Tensors
-    actions: Tensor
-    log_probs: Tensor
-    values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def take(self, index: Tensor) -> Batch:
-        """The samples `index`, in that order."""
-        return Batch(
-            {name: value[index] for name, value in self.observations.items()},
-            *(getattr(self, name)[index] for name in ("actions", "log_probs", "values", "advantages", "returns")),
-        )
-
-    def slice(self, start: int, stop: int) -> Batch:
-        """The samples from `start` to `stop`, as views."""
-        return Batch(
-            {name: value[start:stop] for name, value in self.observations.items()},
-            *(getattr(self, name)[start:stop] for name in ("actions", "log_probs", "values", "advantages", "returns")),
-        )
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a loss is made of."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    log_ratio: Tensor
 
 
 class PPO:
@@ -68,6 +31,7 @@ class PPO:
         self.actor = actor
         self.generator = generator
         self.weights = flatten(policy)
+        self._by_hand = HandGradient(policy, config, actor.global_batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
 
     def update(self, rollout: Rollout, *, progress: float = 0.0) -> dict[str, float]:
@@ -83,9 +47,7 @@ class PPO:
         stopped = 0
         for _ in range(config.update_epochs):
             for minibatch in self._minibatches(batch):
-                loss, parts = self.loss(minibatch)
-                gradient.zero_()
-                loss.backward()  # type: ignore[no-untyped-call]
+                parts = self.backward(minibatch)
                 norm = float(torch.linalg.vector_norm(gradient))
                 if not math.isfinite(norm):
                     raise DivergedError(
@@ -95,7 +57,7 @@ class PPO:
                 if norm > actor.optim.clip_grad:
                     gradient.mul_(actor.optim.clip_grad / norm)
                 self.optimizer.step()
-            rows.append(self.row(loss, parts))  # of the epoch's last minibatch: enough to watch, and to stop by
+            rows.append(self.row(parts))  # of the epoch's last minibatch: enough to watch, and to stop by
             if config.target_kl is not None and rows[-1]["approx_kl"] > 1.5 * config.target_kl:
                 stopped = 1
                 break
@@ -137,6 +99,16 @@ class PPO:
         flat = (torch.from_numpy(each.reshape(-1)) for each in (advantages, returns))
         return Batch(observations, actions, log_probs, values, *flat)
 
+    def backward(self, batch: Batch) -> Parts:
+        """The gradient of `loss` on a minibatch, into the weights."""
+        if self._by_hand is not None:
+            return self._by_hand(batch)
+        assert self.weights.grad is not None
+        self.weights.grad.zero_()
+        loss, parts = self.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return parts
+
     def loss(self, batch: Batch) -> tuple[Tensor, Parts]:
         """The clipped surrogate plus value and entropy terms, and what it is made of."""
         config = self.config
@@ -158,11 +130,12 @@ class PPO:
         return loss, Parts(policy_loss, value_loss, log_ratio)
 
     @torch.no_grad()
-    def row(self, loss: Tensor, parts: Parts) -> dict[str, float]:
+    def row(self, parts: Parts) -> dict[str, float]:
         """A loss as numbers."""
         ratio = parts.log_ratio.exp()
+        loss = parts.policy_loss + self.config.value_coef * parts.value_loss
         return {
-            "loss": float(loss),
+            "loss": float(loss - self.config.entropy_coef * self.policy.entropy()),
             "policy_loss": float(parts.policy_loss),
             "value_loss": float(parts.value_loss),
             "approx_kl": float(((ratio - 1.0) - parts.log_ratio).mean()),
@@ -176,9 +149,10 @@ class PPO:
         for start in range(0, count, size):
             part = {name: value[start : start + size] for name, value in observations.items()}
             features = self.policy.features(part)
-            values.append(self.policy.critic(features)[:, 0])
+            values.append(self.policy.critic.outputs(features)[-1][:, 0])
             if actions is not None:
-                log_probs.append(self.policy.log_prob(self.policy.actor(features), actions[start : start + size]))
+                means = self.policy.actor.outputs(features)[-1]
+                log_probs.append(self.policy.log_prob(means, actions[start : start + size]))
         return (torch.cat(log_probs) if actions is not None else torch.empty(0)), torch.cat(values)
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
