@@ -1,7 +1,6 @@
 """Prints PPO steps per second, end to end, beside Stable-Baselines3 on the same env, network, batch and epochs."""
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -136,21 +135,40 @@ def fresh(function: Any, *args: Any) -> dict[str, Any]:
         return pool.submit(function, *args).result()
 
 
+def print_learning(curves: dict[str, list[list[list[float]]]], window: int = 10, points: int = 8) -> None:
+    """Success of training episodes (with exploration), over `window` iterations before each point, over seeds."""
+    print("\nSuccess at the end of training episodes against steps: mean (lowest–highest seed)\n")
+    last = max(step for runs in curves.values() for curve in runs for step, _ in curve)
+    marks = [last * (i + 1) / points for i in range(points)]
+    print("| steps | " + " | ".join(curves) + " |\n|---:|" + "---:|" * len(curves))
+    for mark in marks:
+        cells = []
+        for runs in curves.values():
+            ends = []
+            for curve in runs:
+                seen = [value for step, value in curve if step <= mark and value == value][-window:]
+                ends.append(100 * statistics.mean(seen) if seen else 0.0)
+            cells.append(f"{statistics.mean(ends):.0f} % ({min(ends):.0f}–{max(ends):.0f})")
+        print(f"| {mark:,.0f} | " + " | ".join(cells) + " |")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="PickCube")
     parser.add_argument("--iterations", type=int, default=30, help="timed iterations of 3200 steps")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--curves", help="write the success curves of all runs to this JSON file")
+    parser.add_argument("--learning", action="store_true", help="compare success against steps too: 250 iterations")
     args = parser.parse_args()
+    if args.learning:
+        args.iterations = max(args.iterations, 250)
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
-    rows: dict[str, list[dict[str, Any]]] = {"Referee": [], "SB3, 1 thread": [], "SB3, 2 threads": []}
+    rows: dict[str, list[dict[str, Any]]] = {"Referee": []}
     for seed in range(args.repeat):
         print(f"[{seed + 1}/{args.repeat}]", file=sys.stderr, flush=True)
         rows["Referee"].append(fresh(referee, args.task, args.iterations, seed))
-        for threads in (1, 2):
+        for threads in (1,) if args.learning else (1, 2):
             name = f"SB3, {threads} thread{'s' if threads > 1 else ''}"
-            rows[name].append(fresh(stable_baselines3, args.task, args.iterations, seed, threads))
+            rows.setdefault(name, []).append(fresh(stable_baselines3, args.task, args.iterations, seed, threads))
     ours = [run["steps_per_second"] for run in rows["Referee"]]
     print(
         f"PPO on {args.task}: {NUM_ENVS} envs × {STEPS} steps, minibatches of {BATCH}, {EPOCHS} epochs, 128×128 tanh\n"
@@ -160,9 +178,8 @@ def main() -> int:
         rates = [run["steps_per_second"] for run in runs]
         ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
         print(f"| {name} | {statistics.median(rates):,.0f} | {min(rates):,.0f}–{max(rates):,.0f} | {ratio:.2f} |")
-    if args.curves:
-        curves = {name: [run["curve"] for run in runs] for name, runs in rows.items()}
-        Path(args.curves).write_text(json.dumps(curves))
+    if args.learning:
+        print_learning({name: [run["curve"] for run in runs] for name, runs in rows.items()})
     return 0
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from referee.rl.policy import Policy, PolicySpec, RunningNorm, Tanh
 
 MLP = PolicySpec("mlp", state_size=6, image_size=0, views=0, action_size=3, hidden_dims=(16, 16))
-CNN = PolicySpec("cnn", state_size=4, image_size=64, views=2, action_size=3, hidden_dims=(16,))
+CNN = PolicySpec("cnn", state_size=4, image_size=64, views=2, action_size=3, hidden_dims=(16,), proprio_size=2)
+BLIND = PolicySpec("cnn", state_size=0, image_size=64, views=1, action_size=3, hidden_dims=(16,))
 
 
 def observation(spec: PolicySpec, n: int = 5) -> dict[str, np.ndarray]:
@@ -30,7 +31,7 @@ def tensors(parts: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(value) for name, value in parts.items()}
 
 
-@pytest.mark.parametrize("spec", [MLP, CNN])
+@pytest.mark.parametrize("spec", [MLP, CNN, BLIND])
 def test_log_density_and_entropy_are_those_of_torch(spec: PolicySpec) -> None:
     torch.manual_seed(0)
     policy = Policy(spec)
@@ -82,7 +83,7 @@ def test_the_normaliser_is_saved_with_the_policy() -> None:
     np.testing.assert_array_equal(other.act(parts), policy.act(parts))
 
 
-@pytest.mark.parametrize("spec", [MLP, CNN])
+@pytest.mark.parametrize("spec", [MLP, CNN, BLIND])
 def test_every_parameter_learns(spec: PolicySpec) -> None:
     policy = Policy(spec)
     log_prob, value = policy.evaluate(tensors(observation(spec)), torch.randn(5, 3))
@@ -96,6 +97,17 @@ def test_images_matter_to_the_cnn_and_every_view_does() -> None:
     plain = policy.act(parts)
     for name in ("main_images", "extra_view_images"):
         assert not np.array_equal(policy.act({**parts, name: 255 - parts[name]}), plain)
+
+
+def test_beside_images_the_actor_reads_proprioception_only_and_the_critic_all_of_the_state() -> None:
+    policy, parts = Policy(CNN), observation(CNN)
+    plain, value = policy.act(parts), policy.value(tensors(parts))
+    for column, felt in enumerate([True, True, False, False]):
+        states = parts["states"].copy()
+        states[:, column] += 1.0
+        changed = {**parts, "states": states}
+        assert np.array_equal(policy.act(changed), plain) != felt
+        assert not torch.equal(policy.value(tensors(changed)), value)
 
 
 def test_the_spec_survives_json() -> None:

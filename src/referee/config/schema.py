@@ -215,7 +215,7 @@ AlgorithmConfig = PPOConfig
 class PolicyModelConfig:
     """The policy network."""
 
-    model_type: str = key("mlp", "mlp on state, or cnn on images (and state)", choices=("mlp", "cnn"))
+    model_type: str = key("mlp", "mlp on state, or cnn on images (and proprioception)", choices=("mlp", "cnn"))
     hidden_dims: tuple[int, ...] = key((128, 128), "widths of the hidden layers", low=1)
     initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
 

@@ -35,6 +35,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     cameras: tuple[str, ...]
     image_size: int
     max_episode_steps: int
+    proprio_size: int
+    """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
     task_description: str
     """What is to be done, in words (vision-language models read it)."""
 

@@ -22,13 +22,15 @@ class PolicySpec:
     """All that is needed to build a policy, as plain values."""
 
     model_type: str
-    """`mlp` (state) or `cnn` (images, and state where there is one)."""
+    """`mlp` (state) or `cnn` (images)."""
     state_size: int
     image_size: int
     views: int
     action_size: int
     hidden_dims: tuple[int, ...] = (128, 128)
     initial_log_std: float = -0.5
+    proprio_size: int = 0
+    """Leading entries of the state that the actor of a `cnn` sees beside its images; the critic sees all of it."""
 
     @classmethod
     def of(
@@ -37,14 +39,16 @@ class PolicySpec:
         """The spec that fits an environment's spaces."""
         spaces: Any = env.single_observation_space
         has_images = "main_images" in spaces.spaces
+        has_state = "states" in spaces.spaces
         return cls(
             model_type=model_type,
-            state_size=spaces["states"].shape[0] if "states" in spaces.spaces else 0,
+            state_size=spaces["states"].shape[0] if has_state else 0,
             image_size=env.image_size if has_images else 0,
             views=len(env.cameras) if has_images else 0,
             action_size=env.single_action_space.shape[0],  # type: ignore[index]
             hidden_dims=tuple(hidden_dims),
             initial_log_std=initial_log_std,
+            proprio_size=env.proprio_size if has_images and has_state else 0,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -153,12 +157,13 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, views: int, image_size: int, features: int = 128) -> None:
         super().__init__()
+        self.features = features
         self.convolutions = nn.Sequential(
-            nn.Conv2d(3 * views, 32, 8, stride=4),
+            nn.Conv2d(3 * views, 16, 8, stride=4),
             nn.ReLU(inplace=True),
-            nn.Conv2d(32, 64, 4, stride=2),
+            nn.Conv2d(16, 32, 4, stride=2),
             nn.ReLU(inplace=True),
-            nn.Conv2d(64, 64, 3, stride=1),
+            nn.Conv2d(32, 32, 3, stride=1),
             nn.ReLU(inplace=True),
             nn.Flatten(),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -184,36 +189,46 @@ class Policy(nn.Module):
         super().__init__()
         self.spec = spec
         self.norm = RunningNorm(spec.state_size) if spec.state_size else None
-        width = spec.state_size
         self.encoder = None
+        seen = judged = spec.state_size
         if spec.model_type == "cnn":
             self.encoder = ImageEncoder(spec.views, spec.image_size)
-            width += self.encoder.head[0].out_features  # type: ignore[assignment,operator]
-        self.actor = MLP((width, *spec.hidden_dims, spec.action_size), last_gain=0.01)
-        self.critic = MLP((width, *spec.hidden_dims, 1), last_gain=1.0)
+            seen = self.encoder.features + spec.proprio_size
+            judged = spec.state_size or seen
+        self.actor = MLP((seen, *spec.hidden_dims, spec.action_size), last_gain=0.01)
+        self.critic = MLP((judged, *spec.hidden_dims, 1), last_gain=1.0)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), spec.initial_log_std))
 
-    def features(self, observation: Tensors) -> Tensor:
-        """What actor and critic see, f32[n,width]."""
-        parts = []
-        if self.encoder is not None:
-            parts.append(self.encoder(observation["main_images"], observation["extra_view_images"]))
-        if self.norm is not None:
-            parts.append(self.norm(observation["states"]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    def seen(self, observation: Tensors) -> Tensor:
+        """What the actor reads, f32[n,·]: the state; or the pictures' features, and what the robot feels of itself."""
+        if self.encoder is None:
+            return self._normalised(observation)
+        pictures = self.encoder(observation["main_images"], observation["extra_view_images"])
+        if self.norm is None:
+            return pictures
+        return torch.cat([pictures, self._normalised(observation)[:, : self.spec.proprio_size]], dim=1)
+
+    def judged(self, observation: Tensors) -> Tensor:
+        """What the critic reads, f32[n,·]: the state where there is one, since it is needed in training only."""
+        return self.seen(observation) if self.norm is None else self._normalised(observation)
 
     def mean(self, observation: Tensors) -> Tensor:
         """The mean action f32[n,a]."""
-        return self.actor(self.features(observation))
+        return self.actor(self.seen(observation))
 
     def value(self, observation: Tensors) -> Tensor:
         """f32[n]"""
-        return self.critic(self.features(observation))[:, 0]
+        return self.critic(self.judged(observation))[:, 0]
 
     def evaluate(self, observation: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of actions and value of the state, f32[n] each."""
-        features = self.features(observation)
-        return self.log_prob(self.actor(features), actions), self.critic(features)[:, 0]
+        seen = self.seen(observation)
+        judged = seen if self.encoder is None or self.norm is None else self._normalised(observation)
+        return self.log_prob(self.actor(seen), actions), self.critic(judged)[:, 0]
+
+    def _normalised(self, observation: Tensors) -> Tensor:
+        assert self.norm is not None
+        return self.norm(observation["states"])
 
     def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
         """Log-density f32[n] of actions under the Gaussian with that mean."""
@@ -228,8 +243,8 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
         """Actions f32[n,a]: the mean, plus standard normal `noise` scaled by the policy's spread. Not clipped."""
-        seen = {name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs}
-        mean = self.actor.outputs(self.features(seen))[-1]
+        parts = {name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs}
+        mean = self.actor.outputs(self.seen(parts))[-1]
         if noise is not None:
             mean.addcmul_(torch.exp(self.log_std), torch.from_numpy(noise))
         return mean.numpy()

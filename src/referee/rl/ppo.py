@@ -148,11 +148,12 @@ class PPO:
         log_probs, values = [], []
         for start in range(0, count, size):
             part = {name: value[start : start + size] for name, value in observations.items()}
-            features = self.policy.features(part)
-            values.append(self.policy.critic.outputs(features)[-1][:, 0])
-            if actions is not None:
-                means = self.policy.actor.outputs(features)[-1]
-                log_probs.append(self.policy.log_prob(means, actions[start : start + size]))
+            if actions is None:
+                values.append(self.policy.value(part))
+                continue
+            log_prob, value = self.policy.evaluate(part, actions[start : start + size])
+            log_probs.append(log_prob)
+            values.append(value)
         return (torch.cat(log_probs) if actions is not None else torch.empty(0)), torch.cat(values)
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:

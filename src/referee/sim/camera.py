@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -16,12 +18,15 @@ from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
 
 CAMERAS = ("front", "side", "wrist")
 _SHADOW_HEIGHT = 0.0025
+FRAMES_PER_THREAD = 4
+"""Fewer are not worth another thread."""
 
 
 class Camera:
-    """Draws one scene from fixed cameras at one size, `pixels` × `pixels`.
+    """Draws one scene from fixed cameras at one size, `pixels` × `pixels`, on several cores.
 
-    The OpenGL context is made at the first picture, so a run that never looks never needs one.
+    OpenGL contexts are made at the first picture, so a run that never looks never needs one. Each lives in a thread
+    of its own, so a camera may be used from any thread.
     """
 
     def __init__(
@@ -32,28 +37,93 @@ class Camera:
         *,
         detail: Detail = "fast",
         distractors: int = 0,
+        num_threads: int = 0,
     ) -> None:
         self.cameras = tuple(cameras)
         self.pixels = pixels
-        self._scene = scene
-        self._detail: Detail = detail
-        self._distractors = distractors
-        self._context: Any = None
+        self._make = partial(Easel, scene, self.cameras, pixels, detail=detail, distractors=distractors)
+        self._limit = num_threads or os.cpu_count() or 1
+        self._easels: list[tuple[ThreadPoolExecutor, Easel]] = []
 
     def render(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None = None) -> np.ndarray:
         """Images uint8[n,C,H,W,3] of states `qpos` f64[n,nq] with goals f64[n,3], and looks of the same length."""
-        return self._draw(qpos, goal, looks)
+        images = np.empty((len(qpos), len(self.cameras), self.pixels, self.pixels, 3), np.uint8)
+        shares = min(self._limit, max(1, images.shape[0] * images.shape[1] // FRAMES_PER_THREAD))
+        drawn = [
+            thread.submit(easel.draw, qpos[i::shares], goal[i::shares], looks and looks.take(slice(i, None, shares)))
+            for i, (thread, easel) in enumerate(self._open(shares))
+        ]
+        for i, share in enumerate(drawn):
+            images[i::shares] = share.result()
+        return images
 
     def segment(self, qpos: np.ndarray, goal: np.ndarray, *, hidden: Sequence[str] = ()) -> np.ndarray:
         """Which geom is seen where: geom ids int[n,C,H,W] (−1: sky), as if the geoms `hidden` were not there."""
-        self._open()
+        [(thread, easel)] = self._open(1)
+        return thread.submit(easel.segment, qpos, goal, hidden).result()
+
+    def geom_id(self, name: str) -> int:
+        """Number of a geom in what `segment` returns."""
+        [(thread, easel)] = self._open(1)
+        return thread.submit(easel.geom_id, name).result()
+
+    def close(self) -> None:
+        """Give the OpenGL contexts back."""
+        while self._easels:
+            thread, easel = self._easels.pop()
+            thread.submit(easel.close).result()
+            thread.shutdown()
+
+    def __enter__(self) -> Camera:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, count: int) -> list[tuple[ThreadPoolExecutor, Easel]]:
+        while len(self._easels) < count:
+            thread = ThreadPoolExecutor(1, thread_name_prefix="camera")
+            self._easels.append((thread, thread.submit(self._make).result()))
+        return self._easels[:count]
+
+
+class Easel:
+    """One OpenGL context with a model to draw; made, used and closed in one and the same thread."""
+
+    def __init__(
+        self, scene: Scene, cameras: tuple[str, ...], pixels: int, *, detail: Detail, distractors: int
+    ) -> None:
+        self.cameras = cameras
+        self.pixels = pixels
+        xml = visual_xml(scene, pixels=pixels, detail=detail, distractors=distractors)
+        self._model = mujoco.MjModel.from_xml_string(xml)
+        self._data = mujoco.MjData(self._model)
+        self._painter = Painter(self._model)
+        self._context, self._gl = gl.open_context(self._model, self.pixels)
+        self._view = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 20)
+        self._view.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = detail == "film"
+        self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        self._option = mujoco.MjvOption()
+        self._option.sitegroup[:] = 0
+        self._rectangle = mujoco.MjrRect(0, 0, self.pixels, self.pixels)
+        self._cameras = [self._fixed_camera(name) for name in self.cameras]
+        # Views are taken once: MuJoCo makes a new one at every access.
+        self._qpos, self._goal = self._data.qpos, self._data.mocap_pos
+        self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
+        self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
+        self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
+
+    def segment(self, qpos: np.ndarray, goal: np.ndarray, hidden: Sequence[str]) -> np.ndarray:
+        """See `Camera.segment`."""
         flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
         groups = [self._model.geom(name).id for name in hidden]
         self._model.geom_group[groups] = 5
         for flag in flags:
             self._view.flags[flag] = True
         try:
-            colours = self._draw(qpos, goal, None).astype(np.int64)
+            colours = self.draw(qpos, goal, None).astype(np.int64)
             shown = {self._view.geoms[i].segid + 1: self._view.geoms[i].objid for i in range(self._view.ngeom)}
         finally:
             self._model.geom_group[groups] = 0
@@ -66,47 +136,14 @@ class Camera:
         return table[codes]
 
     def geom_id(self, name: str) -> int:
-        """Number of a geom in what `segment` returns."""
-        self._open()
+        """See `Camera.geom_id`."""
         return int(self._model.geom(name).id)
 
     def close(self) -> None:
         """Give the OpenGL context back."""
-        if self._context is not None:
-            self._context.make_current()
-            self._gl.free()
-            self._context.free()
-            self._context = None
-
-    def __enter__(self) -> Camera:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _open(self) -> None:
-        if self._context is not None:
-            self._context.make_current()
-            return
-        xml = visual_xml(self._scene, pixels=self.pixels, detail=self._detail, distractors=self._distractors)
-        self._model = mujoco.MjModel.from_xml_string(xml)
-        self._data = mujoco.MjData(self._model)
-        self._painter = Painter(self._model)
-        self._context, self._gl = gl.open_context(self._model, self.pixels)
-        self._view = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 20)
-        self._view.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = self._detail == "film"
-        self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
-        self._option = mujoco.MjvOption()
-        self._option.sitegroup[:] = 0
-        self._rectangle = mujoco.MjrRect(0, 0, self.pixels, self.pixels)
-        self._cameras = [self._fixed_camera(name) for name in self.cameras]
-        # Views are taken once: MuJoCo makes a new one at every access.
-        self._qpos, self._goal = self._data.qpos, self._data.mocap_pos
-        self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
-        self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
-        self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
+        self._context.make_current()
+        self._gl.free()
+        self._context.free()
 
     def _fixed_camera(self, name: str) -> mujoco.MjvCamera:
         camera = mujoco.MjvCamera()
@@ -114,8 +151,9 @@ class Camera:
         camera.fixedcamid = self._model.camera(name).id
         return camera
 
-    def _draw(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None) -> np.ndarray:
-        self._open()
+    def draw(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None) -> np.ndarray:
+        """See `Camera.render`."""
+        self._context.make_current()
         model, data, view = self._model, self._data, self._view
         images = np.empty((len(qpos), len(self.cameras), self.pixels, self.pixels, 3), np.uint8)
         flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)

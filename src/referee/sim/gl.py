@@ -114,19 +114,19 @@ def _measure(backend: str) -> Probe:
     import numpy as np
     from OpenGL import GL
 
-    from referee.sim.camera import Camera
+    from referee.sim.camera import Easel
     from referee.sim.scene import Scene
 
-    with Camera(Scene(), ("front",), 64) as camera:
-        qpos, goal = np.zeros((8, 9)), np.full((8, 3), 0.2)
-        images = camera.render(qpos, goal)
-        if images.max() == images.min():
-            return Probe(backend, works=False, error="draws an empty picture")
-        start = time.perf_counter()
-        for _ in range(5):
-            camera.render(qpos, goal)
-        milliseconds = (time.perf_counter() - start) / 40 * 1e3
-        renderer = GL.glGetString(GL.GL_RENDERER).decode()
+    easel = Easel(Scene(), ("front",), 64, detail="fast", distractors=0)
+    qpos, goal = np.zeros((8, 9)), np.full((8, 3), 0.2)
+    images = easel.draw(qpos, goal, None)
+    if images.max() == images.min():
+        return Probe(backend, works=False, error="draws an empty picture")
+    start = time.perf_counter()
+    for _ in range(5):
+        easel.draw(qpos, goal, None)
+    milliseconds = (time.perf_counter() - start) / 40 * 1e3
+    renderer = GL.glGetString(GL.GL_RENDERER).decode()
     return Probe(backend, True, round(milliseconds, 3), renderer)
 
 

@@ -32,7 +32,7 @@ class Looks:
         """Looks that change nothing."""
         return cls(np.zeros((n, 4)), np.ones((n, 5, 3)), np.zeros((n, 6)), np.zeros((n, 4, 6)))
 
-    def take(self, ids: np.ndarray) -> Looks:
+    def take(self, ids: np.ndarray | slice) -> Looks:
         """The looks of the environments `ids`, in that order."""
         return Looks(*(value[ids] for value in vars(self).values()))
 

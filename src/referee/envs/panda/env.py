@@ -42,6 +42,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         self.max_episode_steps = config.max_episode_steps
         self.cameras = tuple(config.cameras)
         self.image_size = config.image_size
+        self.proprio_size = self.task.PROPRIO
         self._sim = PandaBatch(self.task.scene, self.num_envs, num_threads=config.num_threads)
         self._camera = Camera(self.task.scene, self.cameras, self.image_size, distractors=config.randomise.distractors)
         self._film: Camera | None = None
@@ -96,7 +97,8 @@ class PandaVectorEnv(RefereeVectorEnv):
         world = World.of(self._sim, self._goal)
         info = self._truth(world)
         success = info["success"]
-        rewards = self.task.dense_reward(world) if self.config.reward_mode == "dense" else success.astype(np.float64)
+        dense = self.config.reward_mode == "dense"
+        rewards = self.task.dense_reward(world, success) if dense else success.astype(np.float64)
         terminated = success & self.config.terminate_on_success
         truncated = ((self._elapsed >= self.max_episode_steps) | unstable) & ~terminated
         done = terminated | truncated
@@ -140,8 +142,8 @@ class PandaVectorEnv(RefereeVectorEnv):
     # --- state ---
 
     def world(self) -> World:
-        """The true state of every environment, for experts and tests."""
-        return World.of(self._sim, self._goal)
+        """The true state of every environment, as copies, for experts and tests."""
+        return World.of(self._sim, self._goal, np.arange(self.num_envs))
 
     def hand_actions(self, step: np.ndarray, gripper: np.ndarray) -> np.ndarray:
         """Actions in this env's control mode that move the fingertips by `step` f64[n,3] metres, as far as allowed."""

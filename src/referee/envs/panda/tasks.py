@@ -63,9 +63,11 @@ class Task(ABC):
         """bool[n], or None where nothing can be grasped."""
         return None
 
-    def dense_reward(self, world: World) -> np.ndarray:
+    def dense_reward(self, world: World, success: np.ndarray) -> np.ndarray:
         """f64[n] in 0..1: half for the way to the goal, all of it at success."""
-        return np.where(self.success(world), 1.0, 0.5 * self.value(world))
+        return np.where(success, 1.0, 0.5 * self.value(world))
+
+    PROPRIO = 25
 
     def observe(self, world: World) -> np.ndarray:
         """The state observation f32[n,d]: joints 9, speeds 9, hand pose 7, then the task's features."""

@@ -36,20 +36,20 @@ class World:
 
     @classmethod
     def of(cls, sim: PandaBatch, goal: np.ndarray, ids: np.ndarray | slice = slice(None)) -> World:
-        """The present states of the environments `ids`, as copies."""
+        """The present states of the environments `ids`, as copies; of all, as views that live until the next step."""
         qpos = sim.qpos[ids]
         has_cube = qpos.shape[1] > CUBE.start
         cube = qpos[:, CUBE] if has_cube else np.zeros((len(qpos), 7))
         return cls(
-            joints=qpos[:, ARM.start : FINGERS.stop].copy(),
-            speeds=sim.qvel[ids, ARM.start : FINGERS.stop].copy(),
-            tcp=sim.tcp[ids].copy(),
-            hand=sim.hand[ids].copy(),
-            hand_quat=sim.hand_quat[ids].copy(),
-            cube=cube[:, :3].copy(),
-            cube_quat=cube[:, 3:].copy(),
-            cube_axes=sim.cube[ids].copy() if has_cube else np.zeros((len(qpos), 3, 3)),
-            goal=goal[ids].copy(),
+            joints=qpos[:, ARM.start : FINGERS.stop],
+            speeds=sim.qvel[ids, ARM.start : FINGERS.stop],
+            tcp=sim.tcp[ids],
+            hand=sim.hand[ids],
+            hand_quat=sim.hand_quat[ids],
+            cube=cube[:, :3],
+            cube_quat=cube[:, 3:],
+            cube_axes=sim.cube[ids] if has_cube else np.zeros((len(qpos), 3, 3)),
+            goal=goal[ids],
         )
 
     @property
