@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from referee.rl.policy import Policy, PolicySpec, RunningNorm, Tanh
+from referee.rl.policy import ImageEncoder, Policy, PolicySpec, RunningNorm, Tanh
 
 MLP = PolicySpec("mlp", state_size=6, image_size=0, views=0, action_size=3, hidden_dims=(16, 16))
 CNN = PolicySpec("cnn", state_size=4, image_size=64, views=2, action_size=3, hidden_dims=(16,), proprio_size=2)
@@ -108,6 +108,13 @@ def test_beside_images_the_actor_reads_proprioception_only_and_the_critic_all_of
         changed = {**parts, "states": states}
         assert np.array_equal(policy.act(changed), plain) != felt
         assert not torch.equal(policy.value(tensors(changed)), value)
+
+
+def test_pixels_are_scaled_to_half_around_zero() -> None:
+    encoder, parts = ImageEncoder(2, 64), tensors(observation(CNN))
+    pixels = torch.cat([parts["main_images"], parts["extra_view_images"][:, 0]], dim=-1).permute(0, 3, 1, 2)
+    wanted = encoder.head(encoder.convolutions(pixels / 255.0 - 0.5))
+    torch.testing.assert_close(encoder(parts["main_images"], parts["extra_view_images"]), wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_the_spec_survives_json() -> None:

@@ -174,8 +174,14 @@ class ImageEncoder(nn.Module):
     def forward(self, main: Tensor, extra: Tensor) -> Tensor:
         """main uint8[n,H,W,3], extra uint8[n,V,H,W,3] → f32[n,features]."""
         views = [main, *extra.unbind(dim=1)] if extra.shape[1] else [main]
-        stacked = torch.cat(views, dim=-1).permute(0, 3, 1, 2).float().div_(255.0).sub_(0.5)
-        return self.head(self.convolutions(stacked))
+        stacked = torch.cat(views, dim=-1).permute(0, 3, 1, 2).float()
+        first, *others = self.convolutions
+        # The first layer on x / 255 − 0.5, with the scaling done to its few weights instead of all pixels.
+        bias = first.bias - 0.5 * first.weight.sum(dim=(1, 2, 3))
+        x = nn.functional.conv2d(stacked, first.weight / 255.0, bias, first.stride)
+        for layer in others:
+            x = layer(x)
+        return self.head(x)
 
 
 class Policy(nn.Module):

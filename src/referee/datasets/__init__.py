@@ -1,0 +1,1 @@
+"""What a reward model learns from: frames and windows, split by episode."""

@@ -1,0 +1,64 @@
+"""Writing files so that a reader, or a killed run, never finds half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path`; what is written there becomes `path` when the block ends well.
+
+    With `sync`, it is on disk before it gets its name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(path)
+    try:
+        yield temporary
+        if sync:
+            flush(temporary)
+        os.replace(temporary, path)
+        if sync:
+            flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name that no other process or thread uses; it starts with a dot and keeps the ending of `path`."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.{os.getpid()}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    Path(name).chmod(0o666 & ~_umask())
+    return Path(name)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole file, or none of it."""
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """The same for a JSON value."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""What was success, who said so, and when."""
