@@ -37,16 +37,24 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     max_episode_steps: int
     proprio_size: int
     """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
+    tell_progress: bool = False
+    """Set it to get `info["progress"]` f32[n] too, where the world knows how far a state is, in 0..1."""
     task_description: str
     """What is to be done, in words (vision-language models read it)."""
 
     @abstractmethod
-    def render_cameras(self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False) -> Observation:
+    def render_cameras(
+        self,
+        env_ids: Sequence[int] | np.ndarray | None = None,
+        *,
+        final: bool = False,
+        cameras: Sequence[str] | None = None,
+    ) -> Observation:
         """Pictures of the present states of `env_ids` (all, if none are given), in that order.
 
         With `final`, of the last states of the episodes that ended in the latest step; asking for another
         environment's is an error. Returns `main_images` uint8[n,H,W,3] (the first camera) and
-        `extra_view_images` uint8[n,V,H,W,3] (the others).
+        `extra_view_images` uint8[n,V,H,W,3] (the others), of the env's own cameras or of some of them.
         """
 
     @abstractmethod

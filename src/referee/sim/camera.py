@@ -45,12 +45,20 @@ class Camera:
         self._limit = num_threads or os.cpu_count() or 1
         self._easels: list[tuple[ThreadPoolExecutor, Easel]] = []
 
-    def render(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None = None) -> np.ndarray:
-        """Images uint8[n,C,H,W,3] of states `qpos` f64[n,nq] with goals f64[n,3], and looks of the same length."""
-        images = np.empty((len(qpos), len(self.cameras), self.pixels, self.pixels, 3), np.uint8)
+    def render(
+        self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None = None, cameras: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Images uint8[n,C,H,W,3] of states `qpos` f64[n,nq] with goals f64[n,3], and looks of the same length.
+
+        With `cameras`, from some of the cameras only.
+        """
+        chosen = [self.cameras.index(name) for name in (self.cameras if cameras is None else cameras)]
+        images = np.empty((len(qpos), len(chosen), self.pixels, self.pixels, 3), np.uint8)
         shares = min(self._limit, max(1, images.shape[0] * images.shape[1] // FRAMES_PER_THREAD))
         drawn = [
-            thread.submit(easel.draw, qpos[i::shares], goal[i::shares], looks and looks.take(slice(i, None, shares)))
+            thread.submit(
+                easel.draw, qpos[i::shares], goal[i::shares], looks and looks.take(slice(i, None, shares)), chosen
+            )
             for i, (thread, easel) in enumerate(self._open(shares))
         ]
         for i, share in enumerate(drawn):
@@ -151,11 +159,14 @@ class Easel:
         camera.fixedcamid = self._model.camera(name).id
         return camera
 
-    def draw(self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None) -> np.ndarray:
+    def draw(
+        self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None, chosen: Sequence[int] | None = None
+    ) -> np.ndarray:
         """See `Camera.render`."""
         self._context.make_current()
         model, data, view = self._model, self._data, self._view
-        images = np.empty((len(qpos), len(self.cameras), self.pixels, self.pixels, 3), np.uint8)
+        cameras = self._cameras if chosen is None else [self._cameras[i] for i in chosen]
+        images = np.empty((len(qpos), len(cameras), self.pixels, self.pixels, 3), np.uint8)
         flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)
         if looks is None:
             self._painter.restore()
@@ -168,7 +179,7 @@ class Easel:
             mujoco.mj_comPos(model, data)
             mujoco.mj_camlight(model, data)
             self._cast_shadows()
-            for c, camera in enumerate(self._cameras):
+            for c, camera in enumerate(cameras):
                 mujoco.mjv_updateScene(model, data, self._option, None, camera, mujoco.mjtCatBit.mjCAT_ALL.value, view)
                 mujoco.mjr_render(self._rectangle, view, self._gl)
                 mujoco.mjr_readPixels(flipped, None, self._rectangle, self._gl)

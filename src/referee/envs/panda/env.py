@@ -116,10 +116,19 @@ class PandaVectorEnv(RefereeVectorEnv):
 
     # --- pictures ---
 
-    def render_cameras(self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False) -> Observation:
+    def render_cameras(
+        self,
+        env_ids: Sequence[int] | np.ndarray | None = None,
+        *,
+        final: bool = False,
+        cameras: Sequence[str] | None = None,
+    ) -> Observation:
         """See `RefereeVectorEnv.render_cameras`."""
         ids = self._check_ids(env_ids, final)
-        images = self._camera.render(*self._scene_of(ids, final))
+        strange = [name for name in cameras or () if name not in self.cameras]
+        if strange:
+            raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
+        images = self._camera.render(*self._scene_of(ids, final), cameras=cameras)
         return {"main_images": images[:, 0], "extra_view_images": images[:, 1:]}
 
     def render_film(
@@ -286,6 +295,8 @@ class PandaVectorEnv(RefereeVectorEnv):
         grasp = self.task.grasp(world)
         if grasp is not None:
             truth["grasp"] = grasp
+        if self.tell_progress:
+            truth["progress"] = np.where(truth["success"], 1.0, self.task.value(world)).astype(np.float32)
         return truth
 
     def _observe(self, world: World) -> Observation:

@@ -1,0 +1,315 @@
+"""Records what happens in environments as episodes, state-aligned, while they are used as if nobody watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.episodes.builder import EpisodeBuilder
+from referee.episodes.episode import GRASP, IMAGES, PROGRESS, Episode, Meta
+from referee.episodes.writer import BackgroundWriter, Sink
+
+SIGNALS = (GRASP, PROGRESS)
+StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+
+
+@dataclass
+class Wanted:
+    """Which finished episodes are kept, and when there are enough."""
+
+    only_success: bool = False
+    target_success: int | None = None
+    target_failure: int | None = None
+    successes: int = 0
+    failures: int = 0
+
+    def take(self, success: bool) -> bool:
+        """Whether to keep an episode that had (or had not) a success; counts it if so."""
+        if success:
+            if self.target_success is not None and self.successes >= self.target_success:
+                return False
+            self.successes += 1
+            return True
+        if self.only_success or (self.target_failure is not None and self.failures >= self.target_failure):
+            return False
+        self.failures += 1
+        return True
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether nothing more will be taken."""
+        enough = self.target_success is not None and self.successes >= self.target_success
+        return enough and (
+            self.only_success or (self.target_failure is not None and self.failures >= self.target_failure)
+        )
+
+
+class Recorder(RefereeVectorEnv):
+    """A vector env of the contract that also records. It gives the same answers as the env inside.
+
+    Images are taken for `cameras` (None: all of the env's; (): none), from the observation where it holds them, else
+    drawn for the occasion. An episode is kept when it ends; those that were under way when recording began, or when a
+    saved state was restored, have no beginning and are not kept.
+    """
+
+    def __init__(
+        self,
+        env: RefereeVectorEnv,
+        sink: Callable[[], Sink],
+        *,
+        meta: Meta | None = None,
+        wanted: Wanted | None = None,
+        cameras: Sequence[str] | None = None,
+        capacity: int = 16,
+    ) -> None:
+        self.env = env
+        for name in ("num_envs", "single_observation_space", "single_action_space", "observation_space", "action_space",
+                     "obs_mode", "cameras", "image_size", "max_episode_steps", "proprio_size",
+                     "task_description"):  # fmt: skip
+            setattr(self, name, getattr(env, name))
+        self.wanted = wanted or Wanted()
+        self.recorded_cameras = tuple(env.cameras if cameras is None else cameras)
+        self._meta = replace(meta or Meta(), description=env.task_description, cameras=self.recorded_cameras)
+        self._open, self._capacity = sink, capacity
+        self._writer: BackgroundWriter | None = None
+        self._steps = np.zeros(env.num_envs, np.int64)
+        self._live = np.zeros(env.num_envs, bool)
+        self._episodes = np.zeros(env.num_envs, np.int64)
+        self._everyone = np.arange(env.num_envs)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._capacity_steps = min(env.max_episode_steps, 1000)
+        env.tell_progress = True
+
+    @property
+    def unwrapped(self) -> Any:
+        """The env inside."""
+        return self.env.unwrapped
+
+    # --- the contract ---
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """See `RefereeVectorEnv`; episodes under way are not kept."""
+        observation, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs)), bool)
+        if not self.wanted.satisfied:
+            self._begin(np.flatnonzero(mask), self._seen(observation), info)
+        return observation, info
+
+    def step(self, actions: np.ndarray) -> StepResult:
+        """See `RefereeVectorEnv`."""
+        result = self.env.step(actions)
+        if not self.wanted.satisfied:
+            self._record(np.asarray(actions, np.float32), result)
+        return result
+
+    def render_cameras(
+        self,
+        env_ids: Sequence[int] | np.ndarray | None = None,
+        *,
+        final: bool = False,
+        cameras: Sequence[str] | None = None,
+    ) -> Observation:
+        """See `RefereeVectorEnv`."""
+        return self.env.render_cameras(env_ids, final=final, cameras=cameras)
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """See `RefereeVectorEnv`; recordings under way are not part of it."""
+        return self.env.save_state()
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
+        """See `RefereeVectorEnv`; recording goes on with the next episodes."""
+        self._live[:] = False
+        return self.env.restore_state(state)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Write what is waiting, then close the env."""
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self.env.close()
+
+    # --- recording ---
+
+    @property
+    def written(self) -> int:
+        """Episodes that are safe on disk."""
+        return 0 if self._writer is None else self._writer.written
+
+    def flush(self) -> None:
+        """Wait until all finished episodes are on disk."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _record(self, actions: np.ndarray, result: StepResult) -> None:
+        observation, rewards, terminated, truncated, info = result
+        now, truth = self._seen(observation), _truth(info, self._everyone)
+        self._make_room(now, truth)
+        here, arrays = (self._everyone, self._steps), self._arrays
+        arrays["actions"][here], arrays["rewards"][here] = actions, rewards
+        arrays["terminated"][here], arrays["truncated"][here] = terminated, truncated
+        self._steps += 1
+        self._put_states(self._everyone, now, truth)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            self._put_states(ended, self._seen_last(ended, info), _truth(info["final_info"], ended))
+            for i in ended[self._live[ended]]:
+                self._keep(int(i))
+            self._begin(ended, now, info)
+
+    def _begin(self, ids: np.ndarray, observation: Observation, info: dict[str, Any]) -> None:
+        """State 0 of new episodes of the environments `ids`."""
+        self._steps[ids] = 0
+        self._live[ids] = True
+        self._make_room(observation, _truth(info, ids))
+        self._put_states(ids, {name: value[ids] for name, value in observation.items()}, _truth(info, ids))
+
+    def _keep(self, i: int) -> None:
+        stop = self._steps[i]
+        success = self._arrays["success"][i, : stop + 1]
+        if not self.wanted.take(bool(success.any())):
+            return
+        rows = {
+            name: array[i, : stop + (name not in ("actions", "rewards", "terminated", "truncated"))].copy()
+            for name, array in self._arrays.items()
+        }
+        meta = replace(self._meta, env=i, episode=int(self._episodes[i]))
+        self._episodes[i] += 1
+        if self._writer is None:
+            self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
+        self._writer.put(Episode.from_arrays(rows, meta))
+
+    def _seen(self, observation: Observation) -> Observation:
+        """What is recorded of the present states."""
+        if not self.recorded_cameras or self._holds_images(observation):
+            return self._chosen(observation, observation)
+        return self._chosen(observation, self.env.render_cameras(cameras=self.recorded_cameras))
+
+    def _seen_last(self, ended: np.ndarray, info: dict[str, Any]) -> Observation:
+        """What is recorded of the last states of the episodes that ended."""
+        last = info["final_obs"][ended]
+        observation = {name: np.stack([each[name] for each in last]) for name in last[0]}
+        if not self.recorded_cameras or self._holds_images(observation):
+            return self._chosen(observation, observation)
+        return self._chosen(observation, self.env.render_cameras(ended, final=True, cameras=self.recorded_cameras))
+
+    def _holds_images(self, observation: Observation) -> bool:
+        return "main_images" in observation and self.recorded_cameras == self.cameras
+
+    def _chosen(self, observation: Observation, images: Observation) -> Observation:
+        kept = {"states": observation["states"]} if "states" in observation else {}
+        wanted = IMAGES if self.recorded_cameras else ()
+        return {**kept, **{name: images[name] for name in wanted}}
+
+    def _put_states(self, ids: np.ndarray, observation: Observation, truth: dict[str, np.ndarray]) -> None:
+        """Rows of the environments `ids` at their present step."""
+        here = (ids, self._steps[ids])
+        for name, value in observation.items():
+            self._arrays[f"observations/{name}"][here] = value
+        for name, value in truth.items():
+            self._arrays[name][here] = value
+
+    def _make_room(self, observation: Observation, truth: dict[str, np.ndarray]) -> None:
+        """Allocate the arrays, shaped like these rows, or double them when an episode is about to outgrow them."""
+        n, steps = self.num_envs, self._capacity_steps
+        if not self._arrays:
+            about = {**{f"observations/{name}": value for name, value in observation.items()}, **truth}
+            self._arrays = {name: np.zeros((n, steps + 1, *like.shape[1:]), like.dtype) for name, like in about.items()}
+            self._arrays["actions"] = np.zeros((n, steps, *self.single_action_space.shape), np.float32)  # type: ignore[misc]
+            self._arrays["rewards"] = np.zeros((n, steps), np.float32)
+            self._arrays["terminated"], self._arrays["truncated"] = np.zeros((2, n, steps), bool)
+        elif self._steps.max() >= steps:
+            for name, array in self._arrays.items():
+                more = np.zeros((n, steps, *array.shape[2:]), array.dtype)
+                self._arrays[name] = np.concatenate([array, more], axis=1)
+            self._capacity_steps += steps
+
+
+class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
+    """The same around a plain Gymnasium env.
+
+    A dict observation keeps its names, an image becomes `main_images`, anything else `states`; with `render`, the
+    env's own `render()` gives `main_images`. Success is `info["success"]` or `info["is_success"]`, else unknown.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        sink: Callable[[], Sink],
+        *,
+        meta: Meta | None = None,
+        wanted: Wanted | None = None,
+        render: bool = False,
+        capacity: int = 16,
+    ) -> None:
+        super().__init__(env)
+        self.wanted = wanted or Wanted()
+        self._meta, self._render = meta or Meta(), render
+        self._open, self._capacity = sink, capacity
+        self._writer: BackgroundWriter | None = None
+        self._builder: EpisodeBuilder | None = None
+        self._episodes = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; one that is under way is not kept."""
+        observation, info = self.env.reset(**kwargs)
+        self._builder = None
+        if not self.wanted.satisfied:
+            self._builder = EpisodeBuilder(replace(self._meta, episode=self._episodes))
+            self._builder.start(self._named(observation), success=_success(info))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step; the episode is kept when it ends."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._builder is not None:
+            self._builder.step(action, self._named(observation), reward=float(reward), terminated=terminated,
+                               truncated=truncated, success=_success(info))  # fmt: skip
+            if terminated or truncated:
+                self._keep(self._builder.build())
+                self._builder = None
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Write what is waiting, then close the env."""
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            super().close()
+
+    def _keep(self, episode: Episode) -> None:
+        if self.wanted.take(bool(episode.success_once)):
+            self._episodes += 1
+            if self._writer is None:
+                self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
+            self._writer.put(episode)
+
+    def _named(self, observation: Any) -> dict[str, Any]:
+        if isinstance(observation, dict):
+            named = {str(name): np.asarray(value) for name, value in observation.items()}
+        else:
+            value = np.asarray(observation)
+            picture = value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 3
+            named = {"main_images" if picture else "states": value if picture else np.atleast_1d(value)}
+        if self._render:
+            named["main_images"] = np.asarray(self.env.render())
+        return named
+
+
+def _truth(info: dict[str, Any], ids: np.ndarray) -> dict[str, np.ndarray]:
+    """What an info says about the states of the environments `ids`, by its name in an episode."""
+    signals = {f"signals/{name}": info[name][ids] for name in SIGNALS if name in info}
+    return {"success": info["success"][ids], **signals}
+
+
+def _success(info: dict[str, Any]) -> bool | None:
+    value = info.get("success", info.get("is_success"))
+    return None if value is None else bool(value)
