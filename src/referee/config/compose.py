@@ -62,6 +62,9 @@ def compose(start: Start, lines: Sequence[str], root: type) -> Composed:
     overrides.apply(given.values, leaves, on_top, root)
     for translator in translators.values():
         notices += translator.summary()
+        for path, leaf in translator.implied.items():
+            if path not in leaves:
+                put(leaves, path, leaf)
     return Composed(leaves, notices)
 
 

@@ -37,7 +37,7 @@ def _meant(leaf: Leaf, spec: Spec) -> bool:
     """Whether the key was set on purpose; a file that spells out a default, as a saved one does, is not."""
     if spec.key.tag or not leaf.origin.explicit:
         return False
-    default = list(spec.default) if spec.many else spec.default
+    default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
     return leaf.origin.kind == "command line" or leaf.value != default
 
 

@@ -139,6 +139,40 @@ class RandomiseConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataCollectionConfig:
+    """Recording of episodes while an environment is used."""
+
+    enabled: bool = key(False, "record every finished episode")
+    save_dir: str | None = key(None, "where to; null = collected_data in the run's directory", only_if="enabled")
+    export_format: str = key(
+        "native",
+        "native; pickle: a file per episode; pickle_frames: success/, failure/; npy: positive/, negative/; lerobot",
+        choices=("native", "pickle", "pickle_frames", "npy", "lerobot"),
+        only_if="enabled",
+    )
+    only_success: bool = key(False, "keep only episodes with a success", only_if="enabled")
+    target_success: int | None = key(
+        None, "stop keeping successful episodes at this number; null = never", low=0, only_if="enabled"
+    )
+    target_failure: int | None = key(
+        None, "stop keeping failed episodes at this number; null = never", low=0, only_if="enabled"
+    )
+    cameras: tuple[str, ...] | None = key(
+        None,
+        "the cameras to record; null = all of the env's, [] = none",
+        choices=("front", "side", "wrist"),
+        only_if="enabled",
+    )
+    positive_dir: str | None = key(
+        None, "folder of trajectories with a success; null = save_dir/positive", only_if="export_format=npy"
+    )
+    negative_dir: str | None = key(
+        None, "folder of trajectories without; null = save_dir/negative", only_if="export_format=npy"
+    )
+    queue_size: int = key(16, "finished episodes that may wait for the disk", low=1, only_if="enabled")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PandaEnvConfig:
     """The embedded simulation of a Franka Panda."""
 
@@ -159,6 +193,7 @@ class PandaEnvConfig:
     image_size: int = key(64, "width and height of images in pixels", choices=(64, 128, 224))
     num_threads: int = key(0, "threads that step; 0 = one per core", low=0)
     randomise: RandomiseConfig = key(RandomiseConfig, "domain randomisation")
+    data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")
 
 
 # The worlds there are, in one line: PandaEnvConfig | ManiSkillEnvConfig | … Each class names itself by its

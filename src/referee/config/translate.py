@@ -13,7 +13,7 @@ from typing import Any
 
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
-from referee.config.schema import PandaEnvConfig
+from referee.config.schema import DataCollectionConfig, PandaEnvConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
@@ -30,6 +30,7 @@ class Row:
     because: str = ""
     refused: bool = False
     accepts: tuple[Any, ...] | None = None  # of a key without effect: the values that are harmless
+    implies: tuple[str, Any] | None = None  # a key and the value that it takes, unless somebody sets it
 
     def matches(self, path: Path) -> tuple[str, ...] | None:
         """What the stars stand for, or None."""
@@ -37,9 +38,11 @@ class Row:
         return match.groups() if match else None
 
 
-def moved(old: str, new: str, document: str, values: Values | None = None) -> Row:
-    """A key that has another name now."""
-    return Row(old, new, document, values)
+def moved(
+    old: str, new: str, document: str, values: Values | None = None, implies: tuple[str, Any] | None = None
+) -> Row:
+    """A key that has another name now, and perhaps meant another key's value too."""
+    return Row(old, new, document, values, implies=implies)
 
 
 def valued(key: str, values: Values, document: str) -> Row:
@@ -58,6 +61,9 @@ def refused(old: str, because: str, document: str) -> Row:
 
 
 SAME_NAME = [name for name, spec in specs(PandaEnvConfig).items() if not spec.key.tag and not spec.classes]
+COLLECTION = list(specs(DataCollectionConfig))
+AS_NPY = ("env.train.data_collection.export_format", "npy")
+AS_FRAMES = ("env.train.data_collection.export_format", "pickle_frames")
 OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.choices or ()}
 
 ROWS: tuple[Row, ...] = (
@@ -66,6 +72,23 @@ ROWS: tuple[Row, ...] = (
     ignored("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
     valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002"),
     valued("env.*.cameras", {"base_camera": "front"}, "000"),
+    *(moved(f"env.data_collection.{name}", f"env.train.data_collection.{name}", "004") for name in COLLECTION),
+    moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY),
+    *(
+        moved(f"reward.data_collection.{old}", f"env.train.data_collection.{new}", "000", values, AS_NPY)
+        for old, new, values in (
+            ("positive_dir", "positive_dir", None),
+            ("negative_dir", "negative_dir", None),
+            ("image_keys", "cameras", {"base_camera": "front"}),
+            ("max_positive_trajectories", "target_success", None),
+            ("max_negative_trajectories", "target_failure", None),
+        )
+    ),
+    *(
+        moved(f"reward_data_collection.{name}", f"env.train.data_collection.{name}", "002", implies=AS_FRAMES)
+        for name in COLLECTION
+    ),
+    ignored("env.*.reward_render_mode", "every frame is drawn where episodes are recorded", "002", accepts=("always",)),
 )
 
 
@@ -77,6 +100,7 @@ class Translator:
     rows: Sequence[Row] = ROWS
     done: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    implied: dict[Path, Leaf] = field(default_factory=dict)
     spelling: dict[Path, str] = field(default_factory=dict)  # canonical path: how it was written here
 
     def __call__(self, path: Path, leaf: Leaf) -> tuple[Path, Leaf] | None:
@@ -89,6 +113,10 @@ class Translator:
             if row.new is None:
                 self._without_effect(row, path, leaf)
                 return None
+            if row.implies is not None:
+                key, value = row.implies
+                origin = replace(leaf.origin, older=dotted(path))
+                self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
             path = _filled(row.new, stars)
             leaf = replace(leaf, value=_new_value(leaf.value, row.values or {}))
         self._check_single(path, dotted(old_path))

@@ -12,9 +12,10 @@ from referee.config import Loaded
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.tasks import TASKS
 from referee.envs.policies import make_policy
+from referee.files import write_json
 from referee.pictures import save_gif
 from referee.runners.rollout import FilmMaker, Outcomes, roll_out
-from referee.runners.rundir import open_run, write_json
+from referee.runners.rundir import open_run
 from referee.runners.sheet import task_sheet
 
 NOISES = (0.0, 0.3, 0.6)

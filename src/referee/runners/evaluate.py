@@ -6,12 +6,15 @@ from rich.console import Console
 from rich.progress import Progress
 
 from referee.config import Loaded
-from referee.envs import make_vec
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import make_policy
+from referee.episodes.collection import place
+from referee.episodes.recorder import Recorder
+from referee.files import write_json
 from referee.pictures import save_gif
+from referee.runners.environments import make_env
 from referee.runners.rollout import FilmMaker, roll_out
-from referee.runners.rundir import open_run, write_json
+from referee.runners.rundir import open_run
 
 
 def evaluate(loaded: Loaded) -> None:
@@ -20,9 +23,10 @@ def evaluate(loaded: Loaded) -> None:
     runner, env_config = config.runner, config.env.eval
     assert env_config is not None  # the recipe needs it, so the configuration was checked for it
     folder = open_run(loaded)
-    env = make_vec(env_config)
-    policy = make_policy(env, runner.policy, noise=runner.expert_noise, seed=runner.seed)
-    film = FilmMaker(env, runner.film_episodes) if runner.film and isinstance(env, PandaVectorEnv) else None
+    env = make_env(env_config, folder, runner.policy)
+    world = env.unwrapped
+    policy = make_policy(world, runner.policy, noise=runner.expert_noise, seed=runner.seed)
+    film = FilmMaker(world, runner.film_episodes) if runner.film and isinstance(world, PandaVectorEnv) else None
     console = Console()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(f"{env_config.task}, {runner.policy}", total=runner.num_episodes)
@@ -42,3 +46,5 @@ def evaluate(loaded: Loaded) -> None:
         console.print(f"  film {folder / 'film.gif'}")
     console.print(f"  numbers {folder / 'result.json'}")
     env.close()
+    if isinstance(env, Recorder):
+        console.print(f"  episodes {env.written} in {place(env_config.data_collection, folder)}")

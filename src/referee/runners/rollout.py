@@ -106,9 +106,10 @@ class FilmMaker:
 
     def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
         """Take the present frame of every episode that is still filmed."""
-        assert isinstance(env, PandaVectorEnv)
+        world = env.unwrapped
+        assert isinstance(world, PandaVectorEnv)
         for i in list(self._rolling):
-            frame = env.render_film([i], final=bool(done[i]), pixels=self._pixels)[0]
+            frame = world.render_film([i], final=bool(done[i]), pixels=self._pixels)[0]
             text, colour = ("success", GREEN) if success[i] else ("not yet", GREY)
             self._frames[i].append(banner(frame, text, colour))
             if done[i]:

@@ -12,7 +12,7 @@ from referee.config import Config, Loaded
 from referee.errors import ConfigError
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
-from referee.runners.rundir import open_run
+from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, SEEDS_PER_RUN, Training
 
 
@@ -22,9 +22,10 @@ def train_policy(loaded: Loaded) -> None:
     check_backends(loaded)
     torch.set_num_threads(1)
     console, runner = Console(), loaded.config.runner
-    run = Training(loaded.config)
+    folder = name_run(loaded)
+    run = Training(loaded.config, folder)
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
-    folder = run.folder = open_run(loaded)
+    open_run(loaded, folder)
     logbook = Logbook(folder, loaded)
     try:
         if resumed is None:

@@ -13,16 +13,17 @@ import torch
 from rich.console import Console
 
 from referee.config import Config
-from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs import RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
+from referee.files import write_json
 from referee.pictures import save_gif
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
+from referee.runners.environments import make_env
 from referee.runners.rollout import FilmMaker, Outcomes, roll_out, save_strip
-from referee.runners.rundir import write_json
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
 from referee.workers.rollout import RolloutWorker
@@ -49,8 +50,8 @@ class Training:
         seed = config.runner.seed
         self.config, self.folder = config, folder
         torch.manual_seed(seed)
-        self.env = EnvWorker(make_vec(config.env.train), seed=SEEDS_PER_RUN * seed)
-        self.eval_env: RefereeVectorEnv = make_vec(config.env.eval)
+        self.env = EnvWorker(make_env(config.env.train, folder, "train"), seed=SEEDS_PER_RUN * seed)
+        self.eval_env: RefereeVectorEnv = make_env(config.env.eval, folder, "eval")
         model = config.actor.model
         spec = PolicySpec.of(self.env.env, model.model_type, model.hidden_dims, model.initial_log_std)
         self.policy = Policy(spec)
@@ -200,11 +201,11 @@ class Training:
         console.print(f"  {self.seconds / 60:.1f} minutes of training, best {100 * self.best.success:.1f} %")
         write_json(self.folder / "result.json", {"steps": self.steps, "minutes": self.seconds / 60,
                                                  "best": self.best.success, **self.outcomes.summary()})  # fmt: skip
-        if self.config.runner.film and isinstance(self.eval_env, PandaVectorEnv):
-            film = FilmMaker(self.eval_env, self.config.runner.film_episodes)
-            policy = Player(self.policy, self.eval_env)
-            count = min(self.config.runner.film_episodes, self.eval_env.num_envs)
-            roll_out(self.eval_env, policy, count, seed=EVAL_SEED, watch=film, observe=policy.see)
+        if self.config.runner.film and isinstance(env := self.eval_env.unwrapped, PandaVectorEnv):
+            film = FilmMaker(env, self.config.runner.film_episodes)
+            policy = Player(self.policy, env)
+            count = min(self.config.runner.film_episodes, env.num_envs)
+            roll_out(env, policy, count, seed=EVAL_SEED, watch=film, observe=policy.see)
             save_gif(self.folder / "film.gif", film.frames())
             save_strip(self.folder / "strip.png", film, title=f"{task} after {self.steps:,} steps")
             console.print(f"  film {self.folder / 'film.gif'}, strip {self.folder / 'strip.png'}")
@@ -230,6 +231,6 @@ def _env_settings(config: Config) -> dict[str, Any]:
     train = config.env.train
     assert train is not None
     settings = asdict(train)
-    for name in ("env_type", "task", "num_threads"):
+    for name in ("env_type", "task", "num_threads", "data_collection"):
         del settings[name]
     return {**settings, "cameras": list(train.cameras)}

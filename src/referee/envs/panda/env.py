@@ -16,6 +16,7 @@ from referee.errors import RefereeError
 from referee.sim.batch import ARM, PandaBatch, SimState
 from referee.sim.camera import Camera
 from referee.sim.looks import Looks
+from referee.sim.scene import CONTROL_HZ
 from referee.sim.streams import Stream
 
 HAND_STEP = 0.025
@@ -30,6 +31,8 @@ class PandaVectorEnv(RefereeVectorEnv):
     Actions are in −1..1: with `ee_delta` f[n,4] a step of the fingertips (x, y, z) and the gripper, with
     `joint_delta` f[n,8] a step of the seven joints and the gripper; gripper −1 is closed, +1 open.
     """
+
+    metadata = {**RefereeVectorEnv.metadata, "render_fps": CONTROL_HZ}  # noqa: RUF012
 
     def __init__(self, config: PandaEnvConfig) -> None:
         if config.num_envs < 1:
