@@ -10,6 +10,8 @@ from pathlib import Path
 from referee import __version__
 from referee.errors import RefereeError
 
+FORMATS = ("native", "pickle", "pickle_frames", "npy", "lerobot")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Expected errors are one line on stderr and exit code 2."""
@@ -49,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     envs.add_argument("--seed", type=int, default=0)
     envs.set_defaults(verb=_envs)
 
+    _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
+
     judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
     judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
     judge.add_argument("--episodes", type=int, default=256)
@@ -67,6 +71,38 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
     play.set_defaults(verb=_play)
     return parser
+
+
+def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="ls|check|view|merge|convert")
+
+    ls = verbs.add_parser("ls", help="counts, success rate, size")
+    ls.add_argument("source", type=Path, help="an episode store, or files of another format")
+    ls.add_argument("--rows", type=int, default=10, help="how many of the newest to list (default 10)")
+    ls.set_defaults(verb=_episodes_ls)
+
+    check = verbs.add_parser("check", help="read every byte of a store; bring back what a killed run left")
+    check.add_argument("source", type=Path, help="an episode store")
+    check.set_defaults(verb=_episodes_check)
+
+    view = verbs.add_parser("view", help="a film strip, a film or a Rerun recording")
+    view.add_argument("source", type=Path, help="an episode store, or files of another format")
+    view.add_argument("ids", nargs="*", help="episodes of a store (default: some, spread over all)")
+    view.add_argument("--episodes", type=int, default=4, help="how many, where no ids are given (default 4)")
+    view.add_argument("--out", type=Path, default=Path("episodes.png"), help="a .png, .gif or .rrd (episodes.png)")
+    view.set_defaults(verb=_episodes_view)
+
+    merge = verbs.add_parser("merge", help="several stores into one")
+    merge.add_argument("sources", type=Path, nargs="+", help="episode stores")
+    merge.add_argument("--out", type=Path, required=True, help="the store to fill")
+    merge.set_defaults(verb=_episodes_merge)
+
+    convert = verbs.add_parser("convert", help="from one format to another")
+    convert.add_argument("source", type=Path, help="a store, .npy, .pkl, LeRobot, image folders, .mp4 or .hdf5")
+    convert.add_argument("out", type=Path, help="a new folder")
+    convert.add_argument("--format", default="native", choices=FORMATS, help="(default native)")
+    convert.add_argument("--labels", type=Path, help="success of frames, for sources without any")
+    convert.set_defaults(verb=_episodes_convert)
 
 
 def _preset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +154,47 @@ def _envs(arguments: argparse.Namespace) -> None:
 
     task_sheet(arguments.out, PandaEnvConfig(image_size=arguments.size), seed=arguments.seed)
     print(f"wrote {arguments.out}")
+
+
+def _episodes_ls(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.ls(arguments.source, Console(), rows=arguments.rows)
+
+
+def _episodes_check(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.check(arguments.source, Console())
+
+
+def _episodes_view(arguments: argparse.Namespace) -> None:
+    from referee.runners import episodes
+
+    count = episodes.view(arguments.source, arguments.out, ids=arguments.ids, episodes=arguments.episodes)
+    print(f"wrote {arguments.out}: {count} episodes")
+
+
+def _episodes_merge(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.merge(arguments.sources, arguments.out, Console())
+
+
+def _episodes_convert(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.convert(
+        arguments.source, arguments.out, Console(), export_format=arguments.format, labels=arguments.labels
+    )
 
 
 def _eval(arguments: argparse.Namespace) -> None:

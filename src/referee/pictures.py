@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from referee.errors import RefereeError
+from referee.files import replacing
 
 PAPER = (250, 249, 246)
 INK = (40, 44, 52)
@@ -23,15 +24,14 @@ def check_writable(path: Path) -> None:
         raise RefereeError(f"cannot write {path}: choose another --out, in a folder that you can write")
 
 
+GREEN, GREY = (22, 130, 62), (90, 94, 100)
+"""Of success, and of anything else."""
+
+
 def atomic_save(image: Image.Image, path: Path, **options: Any) -> None:
     """Save beside the goal and rename, so that a killed run leaves no half picture."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
-    try:
+    with replacing(path, sync=False) as temporary:
         image.save(temporary, **options)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_gif(path: Path, frames: Sequence[np.ndarray], *, fps: float = 20.0) -> None:

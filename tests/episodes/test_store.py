@@ -117,8 +117,8 @@ def test_several_processes_fill_one_store(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    manifest = (tmp_path / "manifest.jsonl").read_text().splitlines()
     store = EpisodeStore(tmp_path)
+    manifest = (tmp_path / "manifest.jsonl").read_text().splitlines()
     assert len(store) == len(manifest) == 60 and store.check() == {}
     assert not list((tmp_path / "episodes").glob(".*"))
 

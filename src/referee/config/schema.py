@@ -169,7 +169,9 @@ class DataCollectionConfig:
     negative_dir: str | None = key(
         None, "folder of trajectories without; null = save_dir/negative", only_if="export_format=npy"
     )
-    queue_size: int = key(16, "finished episodes that may wait for the disk", low=1, only_if="enabled")
+    queue_size: int | None = key(
+        None, "finished episodes that may wait for the disk; null = one per environment", low=1, only_if="enabled"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,7 @@ class Meta:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "cameras": list(self.cameras)}
+        return {**vars(self), "cameras": list(self.cameras)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Meta:
@@ -172,9 +172,9 @@ class Episode:
                     raise EpisodeError(f"{kind} {name} holds {array.dtype}, but numbers are needed")
         self._validate_images()
         try:
-            json.dumps(self.meta.to_json(), allow_nan=False)
+            json.dumps(self.meta.extra, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise EpisodeError(f"meta holds more than plain values ({error})") from error
+            raise EpisodeError(f"meta.extra holds more than plain values ({error})") from error
         return self
 
     def _validate_images(self) -> None:

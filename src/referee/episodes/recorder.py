@@ -65,7 +65,7 @@ class Recorder(RefereeVectorEnv):
         meta: Meta | None = None,
         wanted: Wanted | None = None,
         cameras: Sequence[str] | None = None,
-        capacity: int = 16,
+        capacity: int | None = None,
     ) -> None:
         self.env = env
         for name in ("num_envs", "single_observation_space", "single_action_space", "observation_space", "action_space",
@@ -75,7 +75,7 @@ class Recorder(RefereeVectorEnv):
         self.wanted = wanted or Wanted()
         self.recorded_cameras = tuple(env.cameras if cameras is None else cameras)
         self._meta = replace(meta or Meta(), description=env.task_description, cameras=self.recorded_cameras)
-        self._open, self._capacity = sink, capacity
+        self._open, self._capacity = sink, capacity or env.num_envs
         self._writer: BackgroundWriter | None = None
         self._steps = np.zeros(env.num_envs, np.int64)
         self._live = np.zeros(env.num_envs, bool)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from referee.episodes.episode import Episode, EpisodeError
+
+BATCH = 32
+"""Episodes written in one go."""
 
 
 class Sink(Protocol):
@@ -15,6 +19,14 @@ class Sink(Protocol):
 
     def append(self, episode: Episode) -> Any:
         """Keep an episode; when this returns it is on disk."""
+
+
+@runtime_checkable
+class ManySink(Sink, Protocol):
+    """A sink that takes several episodes at once for less."""
+
+    def append_many(self, episodes: Sequence[Episode]) -> Any:
+        """Keep the episodes; when this returns they are on disk."""
 
 
 class BackgroundWriter:
@@ -58,16 +70,29 @@ class BackgroundWriter:
         self._raise()
 
     def _work(self) -> None:
-        while (episode := self._queue.get()) is not None:
+        last = False
+        while not last:
+            batch = [self._queue.get()]
+            while not self._queue.empty() and len(batch) < BATCH:
+                batch.append(self._queue.get())
+            last = batch[-1] is None
             try:
                 if self._error is None:  # after an error nothing more is written, and the next call says why
-                    self.sink.append(episode)
-                    self.written += 1
+                    self._append([episode for episode in batch if episode is not None])
             except Exception as error:
                 self._error = error
             finally:
-                self._queue.task_done()
-        self._queue.task_done()
+                for _ in batch:
+                    self._queue.task_done()
+
+    def _append(self, episodes: list[Episode]) -> None:
+        if isinstance(self.sink, ManySink):
+            self.sink.append_many(episodes)
+            self.written += len(episodes)
+            return
+        for episode in episodes:
+            self.sink.append(episode)
+            self.written += 1
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -12,9 +12,7 @@ from referee.envs import Observation, RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import Policy
 from referee.metrics import Rate
-from referee.pictures import atomic_save, banner, contact_sheet
-
-GREEN, GREY = (22, 130, 62), (90, 94, 100)
+from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
 
 
 @dataclass

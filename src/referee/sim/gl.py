@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 import mujoco
 
 from referee.errors import MissingDependency
+from referee.files import write_json
 from referee.sim.assets import cache_dir
 
 BACKENDS = ("egl", "osmesa")
@@ -54,11 +54,7 @@ def probe(backend: str) -> Probe:
 def probe_all() -> list[Probe]:
     """Try every back end anew and remember the result."""
     probes = [probe(backend) for backend in BACKENDS]
-    memory = cache_dir() / "gl.json"
-    memory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=memory.parent, delete=False) as file:
-        json.dump({"for": _machine(), "probes": [asdict(each) for each in probes]}, file)
-    os.replace(file.name, memory)
+    write_json(cache_dir() / "gl.json", {"for": _machine(), "probes": [asdict(each) for each in probes]})
     return probes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import struct
@@ -17,6 +18,7 @@ from referee.episodes.episode import Episode, EpisodeError, Meta
 SUFFIX = ".safetensors"
 FORMAT = "referee-episode-1"
 MAX_HEADER = 4 << 20
+SMALL = 1 << 18
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
     "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
@@ -27,7 +29,12 @@ _NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
 def write(path: Path, episode: Episode) -> None:
     """Write the file at `path` itself; to name it atomically is the caller's part (`EpisodeStore.append`)."""
     with path.open("wb") as file:
-        write_arrays(file, episode.arrays(), {"format": FORMAT, "meta": json.dumps(episode.meta.to_json())})
+        write_to(file, episode)
+
+
+def write_to(file: BinaryIO | io.FileIO, episode: Episode) -> int:
+    """Write an episode to an open file; returns the number of bytes."""
+    return write_arrays(file, episode.arrays(), {"format": FORMAT, "meta": json.dumps(episode.meta.to_json())})
 
 
 def read(path: Path) -> Episode:
@@ -64,8 +71,8 @@ def verify(path: Path) -> None:
         raise EpisodeError(f"{path}: its bytes have changed since it was written (checksum)")
 
 
-def write_arrays(file: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """A safetensors file with those arrays, metadata, and a checksum of the data."""
+def write_arrays(file: BinaryIO | io.FileIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> int:
+    """A safetensors file with those arrays, metadata, and a checksum of the data; returns the number of bytes."""
     # Wide types first, so that every array is aligned.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     whole = {name: np.ascontiguousarray(arrays[name]) for name in order}
@@ -80,10 +87,14 @@ def write_arrays(file: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Map
     header["__metadata__"] = {**metadata, "crc32": f"{crc:08x}"}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    file.write(struct.pack("<Q", len(text)))
-    file.write(text)
-    for array in whole.values():
-        file.write(_bytes(array))
+    head = struct.pack("<Q", len(text)) + text
+    if start < SMALL:  # one call instead of many
+        _write(file, b"".join([head, *(_bytes(array) for array in whole.values())]))
+    else:
+        _write(file, head)
+        for array in whole.values():
+            _write(file, _bytes(array))
+    return len(head) + start
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -106,6 +117,13 @@ def meta_of(metadata: Mapping[str, str]) -> Meta:
     if not isinstance(values, dict):
         raise EpisodeError("holds no meta")
     return Meta.from_json(values)
+
+
+def _write(file: BinaryIO | io.FileIO, data: bytes | memoryview) -> None:
+    """All of it: an unbuffered file may take less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
 
 
 def _bytes(array: np.ndarray) -> memoryview:

@@ -1,0 +1,215 @@
+"""Recipes over recorded episodes: list, check, look at, merge, convert."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from referee import files
+from referee.episodes import Episode, EpisodeError, EpisodeStore
+from referee.episodes.collection import open_sink
+from referee.episodes.formats.detect import read_any
+from referee.episodes.journal import recover
+from referee.episodes.store import LABELS, Row
+from referee.errors import RefereeError
+from referee.metrics import Rate
+from referee.pictures import GREEN, GREY, atomic_save, banner, check_writable, contact_sheet, save_gif
+
+
+def ls(source: Path, console: Console, *, rows: int = 10) -> None:
+    """Counts, success and size, and the newest episodes."""
+    listed = _rows(source)
+    if not listed:
+        console.print(f"{source}: no episodes")
+        return
+    labelled = [row for row in listed if row.success_once is not None]
+    console.print(f"[bold]{source}[/]: {len(listed)} episodes, {sum(row.steps for row in listed):,} steps, "
+                  f"{_size(sum(row.bytes for row in listed))}", highlight=False)  # fmt: skip
+    if labelled:
+        for text, flags in (
+            ("success at any time", [row.success_once for row in labelled]),
+            ("success at the end", [row.success_at_end for row in labelled]),
+        ):
+            console.print(f"  {text:<20} {Rate(sum(map(bool, flags)), len(flags))}", highlight=False)
+    if len(labelled) < len(listed):
+        console.print(f"  {len(listed) - len(labelled)} episodes are not labelled", highlight=False)
+    for what in ("task", "source"):
+        counts = Counter(getattr(row, what) or "unknown" for row in listed)
+        console.print(f"  {what:<20} {', '.join(f'{name} {n}' for name, n in counts.most_common(8))}", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("id", "steps", "success", "at the end", "cameras", "size"):
+        table.add_column(heading, justify="right" if heading in ("steps", "size") else "left")
+    for row in listed[-rows:]:
+        table.add_row(row.id, str(row.steps), _yes(row.success_once), _yes(row.success_at_end), ", ".join(row.cameras),
+                      _size(row.bytes))  # fmt: skip
+    console.print(table)
+
+
+def check(source: Path, console: Console) -> None:
+    """Read every byte of a store; what is wrong is named, and ends in an error."""
+    store = EpisodeStore(source, create=False)
+    back = recover(store)
+    if back:
+        console.print(f"brought back {len(back)} episodes from journals that nobody writes to any more")
+    problems = store.check()
+    for problem in problems.values():
+        console.print(f"[red]✗[/] {problem}", highlight=False, soft_wrap=True)
+    if problems:
+        raise RefereeError(f"{len(problems)} of {len(store.rows) + len(store.broken)} episodes in {source} are broken: "
+                           "move their files away, or bring them back from a copy")  # fmt: skip
+    console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole")
+
+
+def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4, columns: int = 8) -> int:
+    """A film strip (.png), a film (.gif) or a Rerun recording (.rrd) of some episodes; returns how many."""
+    chosen = _choose(source, ids, episodes)
+    if out.suffix == ".rrd":
+        from referee.episodes.rerun import save_recording
+
+        save_recording(out, chosen)
+        return len(chosen)
+    if out.suffix not in (".png", ".gif"):
+        raise RefereeError(f"{out}: write a .png (film strip), a .gif (film) or a .rrd (Rerun recording)")
+    check_writable(out)
+    frames = [_labelled(episode) for episode in chosen]
+    if out.suffix == ".gif":
+        save_gif(out, [frame for film in frames for frame in [*film, *film[-1:] * 12]])
+        return len(chosen)
+    picks = [np.linspace(0, len(film) - 1, columns).round().astype(int) for film in frames]
+    rows = [(f"episode {i}", [film[t] for t in pick]) for i, (film, pick) in enumerate(zip(frames, picks, strict=True))]
+    headings = ["start", *[""] * (columns - 2), "end"]
+    atomic_save(contact_sheet(rows, headings, title=source.name or str(source), tile=150), out)
+    return len(chosen)
+
+
+def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
+    """Copy the episodes and labels of several stores into one; an id that is there already must be the same file."""
+    stores = [EpisodeStore(source, create=False) for source in sources]
+    goal = EpisodeStore(out)
+    copied = 0
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("merging", total=sum(map(len, stores)))
+        for store in stores:
+            for id in store.rows:
+                progress.advance(task)
+                if id in goal.rows:
+                    if store.path(id).read_bytes() != goal.path(id).read_bytes():
+                        raise EpisodeError(f"episode {id} is in {store.root} and in {out}, but they differ")
+                    continue
+                goal.append(store.read(id))
+                copied += 1
+    for store in stores:
+        _append_labels(store.root / LABELS, goal.root / LABELS)
+    console.print(f"{out}: {copied} episodes copied, {len(goal)} in all")
+
+
+def convert(source: Path, out: Path, console: Console, *, export_format: str, labels: Path | None = None) -> None:
+    """Read episodes in any format that we know and write them in another; `out` appears when all of it is there."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RefereeError(f"{out} is there already: name a folder that is new")
+    if not source.exists():
+        raise RefereeError(f"{source} does not exist")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = files.temporary_beside(out)
+    part.unlink()
+    count, size = 0, 0
+    try:
+        sink = open_sink(export_format, part)
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(f"converting {source.name}", total=None)
+            for episode in read_any(source, labels=labels):
+                sink.append(episode)
+                count, size = count + 1, size + episode.nbytes
+                progress.update(task, completed=count)
+        close = getattr(sink, "close", None)
+        if close is not None:
+            close()
+        if not count:
+            raise RefereeError(f"{source} holds no episodes")
+        if out.exists():
+            out.rmdir()
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}")
+
+
+def _rows(source: Path) -> list[Row]:
+    if (source / "episodes").is_dir():
+        store = EpisodeStore(source, create=False)
+        return list(store.rows.values())
+    if not source.exists():
+        raise RefereeError(f"{source} does not exist")
+    return [Row.of(episode, episode.nbytes) for episode in read_any(source)]
+
+
+def _choose(source: Path, ids: Sequence[str], episodes: int) -> list[Episode]:
+    if not ids:
+        return _evenly(source, episodes)
+    store = EpisodeStore(source, create=False)
+    return [store.read(id) for id in ids]
+
+
+def _evenly(source: Path, count: int) -> list[Episode]:
+    """`count` episodes, spread over the whole source."""
+    if (source / "episodes").is_dir():
+        store = EpisodeStore(source, create=False)
+        ids = list(store.rows)
+        picks = np.linspace(0, max(len(ids) - 1, 0), min(count, len(ids))).round().astype(int)
+        chosen = [store.read(ids[i]) for i in picks]
+    else:
+        chosen = [episode for _, episode in zip(range(count), _any(source), strict=False)]
+    if not chosen:
+        raise RefereeError(f"{source} holds no episodes")
+    return chosen
+
+
+def _any(source: Path) -> Iterator[Episode]:
+    if not source.exists():
+        raise RefereeError(f"{source} does not exist")
+    return read_any(source)
+
+
+def _labelled(episode: Episode) -> list[np.ndarray]:
+    """All views of each frame side by side, with what is known of its success."""
+    if "main_images" not in episode.observations:
+        raise RefereeError(f"episode {episode.meta.id} holds no images to look at")
+    views = [episode.observations["main_images"]]
+    extra = episode.observations.get("extra_view_images")
+    if extra is not None:
+        views += [extra[:, i] for i in range(extra.shape[1])]
+    frames = []
+    for t in range(episode.states_count):
+        frame = np.concatenate([np.repeat(np.repeat(view[t], 3, axis=0), 3, axis=1) if view.shape[1] < 128 else view[t]
+                                for view in views], axis=1)  # fmt: skip
+        known = episode.success is not None
+        good = known and bool(episode.success[t])  # type: ignore[index]
+        text, colour = ("success", GREEN) if good else ("not yet" if known else "no label", GREY)
+        frames.append(banner(frame, text, colour))
+    return frames
+
+
+def _append_labels(source: Path, goal: Path) -> None:
+    if source.exists():
+        text = source.read_text()
+        with goal.open("a") as log:
+            log.write(text if text.endswith("\n") else text + "\n")
+
+
+def _yes(value: bool | None) -> str:
+    return "unknown" if value is None else "yes" if value else "no"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
