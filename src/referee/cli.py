@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
 
+    _dataset_arguments(verbs.add_parser("dataset", help="from episodes to what a reward model learns from"))
+
     judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
     judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
     judge.add_argument("--episodes", type=int, default=256)
@@ -103,6 +105,29 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
     convert.add_argument("--format", default="native", choices=FORMATS, help="(default native)")
     convert.add_argument("--labels", type=Path, help="success of frames, for sources without any")
     convert.set_defaults(verb=_episodes_convert)
+
+
+def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="frames|windows")
+    frames = verbs.add_parser("frames", help="single frames, success or not: train.pt and val.pt")
+    windows = verbs.add_parser("windows", help="short windows with the trend in them, for vision-language models")
+    for each in (frames, windows):
+        each.add_argument("--raw-data-path", type=Path, required=True, help="an episode store, or another format")
+        each.add_argument("--output-dir", type=Path, required=True)
+        each.add_argument("--val-split", type=float, default=0.2, help="share of the episodes (default 0.2)")
+        each.add_argument("--num-samples-per-episode", type=int, default=0, help="evenly spaced; 0 = all (default)")
+        each.add_argument("--seed", type=int, default=42)
+    frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")
+    frames.add_argument("--cameras", nargs="+", default=["main_images"], help="names of views (default main_images)")
+    frames.set_defaults(verb=_dataset_frames)
+    windows.add_argument("--window-size", type=int, default=5)
+    windows.add_argument("--stride", type=int, default=1)
+    windows.add_argument("--delta-threshold", type=float, default=0.05, help="a smaller change of progress is unclear")
+    windows.add_argument("--tail", default="drop", choices=("drop", "shift", "short"), help="frames left over")
+    windows.add_argument("--no-balance", action="store_true", help="keep all windows of the commoner labels")
+    windows.add_argument("--reverse-positives", action="store_true", help="add positives played backwards as negatives")
+    windows.add_argument("--task", default="", help="the task in words, for episodes that do not say it")
+    windows.set_defaults(verb=_dataset_windows)
 
 
 def _preset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +220,43 @@ def _episodes_convert(arguments: argparse.Namespace) -> None:
     episodes.convert(
         arguments.source, arguments.out, Console(), export_format=arguments.format, labels=arguments.labels
     )
+
+
+def _dataset_frames(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.datasets.frames import FrameOptions
+    from referee.runners import datasets
+
+    options = FrameOptions(
+        fail_success_ratio=arguments.fail_success_ratio,
+        num_samples_per_episode=arguments.num_samples_per_episode,
+        val_split=arguments.val_split,
+        seed=arguments.seed,
+        cameras=tuple(arguments.cameras),
+    )
+    datasets.frames(arguments.raw_data_path, arguments.output_dir, options, Console())
+
+
+def _dataset_windows(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.datasets.windows import WindowOptions
+    from referee.runners import datasets
+
+    options = WindowOptions(
+        window_size=arguments.window_size,
+        stride=arguments.stride,
+        tail=arguments.tail,
+        delta_threshold=arguments.delta_threshold,
+        num_samples_per_episode=arguments.num_samples_per_episode,
+        val_split=arguments.val_split,
+        balance=not arguments.no_balance,
+        reverse_positives=arguments.reverse_positives,
+        seed=arguments.seed,
+        task=arguments.task,
+    )
+    datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
 
 
 def _eval(arguments: argparse.Namespace) -> None:

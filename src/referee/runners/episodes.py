@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -20,7 +21,7 @@ from referee.episodes.journal import recover
 from referee.episodes.store import LABELS, Row
 from referee.errors import RefereeError
 from referee.metrics import Rate
-from referee.pictures import GREEN, GREY, atomic_save, banner, check_writable, contact_sheet, save_gif
+from referee.pictures import GREEN, GREY, atomic_save, banner, border, check_writable, contact_sheet, save_gif
 
 
 def ls(source: Path, console: Console, *, rows: int = 10) -> None:
@@ -42,7 +43,8 @@ def ls(source: Path, console: Console, *, rows: int = 10) -> None:
         console.print(f"  {len(listed) - len(labelled)} episodes are not labelled", highlight=False)
     for what in ("task", "source"):
         counts = Counter(getattr(row, what) or "unknown" for row in listed)
-        console.print(f"  {what:<20} {', '.join(f'{name} {n}' for name, n in counts.most_common(8))}", highlight=False)
+        named = [f"{name} {n}" for name, n in counts.most_common(3)] + ["…"] * (len(counts) > 3)
+        console.print(f"  {what:<20} {', '.join(named)}", highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("id", "steps", "success", "at the end", "cameras", "size"):
         table.add_column(heading, justify="right" if heading in ("steps", "size") else "left")
@@ -78,14 +80,18 @@ def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4,
     if out.suffix not in (".png", ".gif"):
         raise RefereeError(f"{out}: write a .png (film strip), a .gif (film) or a .rrd (Rerun recording)")
     check_writable(out)
-    frames = [_labelled(episode) for episode in chosen]
     if out.suffix == ".gif":
-        save_gif(out, [frame for film in frames for frame in [*film, *film[-1:] * 12]])
+        films = [_film(episode) for episode in chosen]
+        save_gif(out, [frame for film in films for frame in [*film, *film[-1:] * 12]])
         return len(chosen)
-    picks = [np.linspace(0, len(film) - 1, columns).round().astype(int) for film in frames]
-    rows = [(f"episode {i}", [film[t] for t in pick]) for i, (film, pick) in enumerate(zip(frames, picks, strict=True))]
+    rows = []
+    for number, episode in enumerate(chosen):
+        pick = np.linspace(0, len(episode), columns).round().astype(int)
+        for camera, view in _views(episode).items():
+            rows.append((f"{number}  {camera}", [_rimmed(episode, view, t, 150) for t in pick]))
     headings = ["start", *[""] * (columns - 2), "end"]
-    atomic_save(contact_sheet(rows, headings, title=source.name or str(source), tile=150), out)
+    title = f"{source.name or source}: {len(chosen)} episodes, green where a frame is a success"
+    atomic_save(contact_sheet(rows, headings, title=title, tile=150), out)
     return len(chosen)
 
 
@@ -94,7 +100,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
     stores = [EpisodeStore(source, create=False) for source in sources]
     goal = EpisodeStore(out)
     copied = 0
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("merging", total=sum(map(len, stores)))
         for store in stores:
             for id in store.rows:
@@ -122,7 +128,7 @@ def convert(source: Path, out: Path, console: Console, *, export_format: str, la
     count, size = 0, 0
     try:
         sink = open_sink(export_format, part)
-        with Progress(console=console, transient=True) as progress:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(f"converting {source.name}", total=None)
             for episode in read_any(source, labels=labels):
                 sink.append(episode)
@@ -177,23 +183,37 @@ def _any(source: Path) -> Iterator[Episode]:
     return read_any(source)
 
 
-def _labelled(episode: Episode) -> list[np.ndarray]:
-    """All views of each frame side by side, with what is known of its success."""
+def _views(episode: Episode) -> dict[str, np.ndarray]:
+    """The images of each camera by its name."""
     if "main_images" not in episode.observations:
         raise RefereeError(f"episode {episode.meta.id} holds no images to look at")
-    views = [episode.observations["main_images"]]
     extra = episode.observations.get("extra_view_images")
+    views = [episode.observations["main_images"]]
     if extra is not None:
         views += [extra[:, i] for i in range(extra.shape[1])]
+    names = episode.meta.cameras or [f"view {i}" for i in range(len(views))]
+    return dict(zip(names, views, strict=True))
+
+
+def _film(episode: Episode) -> list[np.ndarray]:
+    """All views of each frame side by side, with what is known of its success."""
     frames = []
     for t in range(episode.states_count):
-        frame = np.concatenate([np.repeat(np.repeat(view[t], 3, axis=0), 3, axis=1) if view.shape[1] < 128 else view[t]
-                                for view in views], axis=1)  # fmt: skip
-        known = episode.success is not None
-        good = known and bool(episode.success[t])  # type: ignore[index]
-        text, colour = ("success", GREEN) if good else ("not yet" if known else "no label", GREY)
-        frames.append(banner(frame, text, colour))
+        frame = np.concatenate([_enlarged(view[t], 240) for view in _views(episode).values()], axis=1)
+        text = "no label" if episode.success is None else "success" if episode.success[t] else "not yet"
+        frames.append(banner(frame, text, GREEN if text == "success" else GREY))
     return frames
+
+
+def _rimmed(episode: Episode, view: np.ndarray, t: int, size: int) -> np.ndarray:
+    frame = _enlarged(view[t], size)
+    return border(frame, GREEN, width=5) if episode.success is not None and episode.success[t] else frame
+
+
+def _enlarged(frame: np.ndarray, size: int) -> np.ndarray:
+    """Square, `size` pixels wide; a small frame keeps its pixels visible."""
+    exact = Image.Resampling.NEAREST if frame.shape[0] < size else Image.Resampling.LANCZOS
+    return np.asarray(Image.fromarray(frame).resize((size, size), exact))
 
 
 def _append_labels(source: Path, goal: Path) -> None:

@@ -1,0 +1,54 @@
+"""Recipes: from recorded episodes to what a reward model learns from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+
+from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.windows import WindowOptions, build_windows
+from referee.episodes import Episode, EpisodeStore
+from referee.episodes.formats.detect import read_any
+from referee.errors import RefereeError
+from referee.labels.log import LabelLog
+
+
+def frames(source: Path, output: Path, options: FrameOptions, console: Console) -> None:
+    """train.pt and val.pt of single frames."""
+    episodes, labels = _open(source)
+    _print(console, build_frames(episodes, output, options, labels=labels, name=str(source)))
+
+
+def windows(source: Path, output: Path, options: WindowOptions, console: Console) -> None:
+    """Windows of several frames with the trend in them."""
+    episodes, labels = _open(source)
+    _print(console, build_windows(episodes, output, options, labels=labels, name=str(source)))
+
+
+def _open(source: Path) -> tuple[EpisodeStore | Iterable[Episode], LabelLog | None]:
+    logging.getLogger("referee").addHandler(logging.NullHandler())  # warnings are in the summary
+    if not source.exists():
+        raise RefereeError(f"{source} does not exist")
+    if (source / "episodes").is_dir():
+        store = EpisodeStore(source, create=False)
+        return store, LabelLog.of(store)
+    return _Reread(source), None
+
+
+class _Reread:
+    """Files of another format, read anew at every pass."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return read_any(self._source)
+
+
+def _print(console: Console, summary: object) -> None:
+    for line in str(summary).splitlines():
+        warned = line.startswith("warning:")
+        console.print(line, style="bold yellow" if warned else None, highlight=False, soft_wrap=True, markup=False)
