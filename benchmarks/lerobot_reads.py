@@ -1,4 +1,4 @@
-"""Shows that real LeRobot, in a venv of its own, reads what we record frame by frame, and that we read what it writes."""
+"""Shows that real LeRobot, in its own venv, reads what we record frame by frame, and that we read what it writes."""
 
 import argparse
 import json

@@ -16,6 +16,7 @@ from referee.config import load
 from referee.datasets.payload import RewardBinaryDataset
 from referee.episodes import EpisodeStore
 from referee.episodes.formats.detect import read_any
+from referee.labels.log import LabelLog
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,14 +67,19 @@ def test_merge_joins_episodes_and_labels(tmp_path: Path) -> None:
     first, second = EpisodeStore(tmp_path / "a"), EpisodeStore(tmp_path / "b")
     ids = [first.append(make_episode(seed=0)), second.append(make_episode(seed=1))]
     second.append(first.read(ids[0]))  # the same episode in both is no conflict
-    (tmp_path / "a" / "labels.jsonl").write_text("1\n")
-    (tmp_path / "b" / "labels.jsonl").write_text("2\n")
+    LabelLog.of(first).append(ids[0], False, source="web", who="a")
+    log = LabelLog.of(second)
+    log.append(ids[1], False, source="web", who="b")
+    log.append(ids[1], True, source="web", who="b")
+    log.undo(source="web", who="b")
     command = ["episodes", "merge", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c")]
-    assert main(command) == 0
+    assert main(command) == 0 and main(command) == 0  # twice changes nothing
     merged = EpisodeStore(tmp_path / "c")
     assert sorted(merged.rows) == sorted(ids) and merged.check() == {}
     assert_same(merged.read(ids[1]), second.read(ids[1]))
-    assert (tmp_path / "c" / "labels.jsonl").read_text() == "1\n2\n"
+    joined = LabelLog.of(merged)
+    assert len(joined.words) == 4
+    assert not joined.resolve(merged.read(ids[0])).any() and not joined.resolve(merged.read(ids[1])).any()
 
 
 def test_merge_refuses_two_episodes_of_one_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,9 @@ from referee.episodes import Episode, EpisodeError, EpisodeStore
 from referee.episodes.collection import open_sink
 from referee.episodes.formats.detect import read_any
 from referee.episodes.journal import recover
-from referee.episodes.store import LABELS, Row
+from referee.episodes.store import Row
 from referee.errors import RefereeError
+from referee.labels.log import LabelLog
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, border, check_writable, contact_sheet, save_gif
 
@@ -112,7 +113,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
                 goal.append(store.read(id))
                 copied += 1
     for store in stores:
-        _append_labels(store.root / LABELS, goal.root / LABELS)
+        LabelLog.of(goal).adopt(LabelLog.of(store))
     console.print(f"{out}: {copied} episodes copied, {len(goal)} in all")
 
 
@@ -214,13 +215,6 @@ def _enlarged(frame: np.ndarray, size: int) -> np.ndarray:
     """Square, `size` pixels wide; a small frame keeps its pixels visible."""
     exact = Image.Resampling.NEAREST if frame.shape[0] < size else Image.Resampling.LANCZOS
     return np.asarray(Image.fromarray(frame).resize((size, size), exact))
-
-
-def _append_labels(source: Path, goal: Path) -> None:
-    if source.exists():
-        text = source.read_text()
-        with goal.open("a") as log:
-            log.write(text if text.endswith("\n") else text + "\n")
 
 
 def _yes(value: bool | None) -> str:

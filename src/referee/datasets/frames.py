@@ -1,0 +1,215 @@
+"""Frames and their labels for a binary reward model: episodes in, train.pt and val.pt out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from referee import files
+from referee.datasets.payload import PayloadWriter
+from referee.datasets.source import rereadable, resolve
+from referee.datasets.split import GAP, Piece, Split, frame_hashes, order_key, sample_evenly, split
+from referee.episodes import Episode, EpisodeStore
+from referee.errors import RefereeError
+from referee.labels import sanity
+from referee.labels.log import FAILURE, SUCCESS, UNKNOWN, LabelLog
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions:
+    """How frames are chosen."""
+
+    fail_success_ratio: float = 0.0
+    """Failures kept for each success in training; 0 keeps all. Validation keeps the base rate that was recorded."""
+    num_samples_per_episode: int = 0
+    """Labelled frames of each episode, evenly spaced with the last one kept; 0 takes all."""
+    val_split: float = 0.2
+    seed: int = 42
+    cameras: tuple[str, ...] = ("main_images",)
+    """Names of the views, the main one first."""
+    gap: int = GAP
+    """Frames left out around the validation stretch where there is only one episode."""
+
+    def __post_init__(self) -> None:
+        if self.fail_success_ratio < 0 or self.num_samples_per_episode < 0 or self.gap < 0:
+            raise RefereeError("fail_success_ratio, num_samples_per_episode and gap cannot be negative")
+        if not self.cameras:
+            raise RefereeError("cameras: name at least one")
+
+
+@dataclass(frozen=True)
+class SideCounts:
+    """One file."""
+
+    path: Path
+    episodes: int
+    success: int
+    fail: int
+    content_hash: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.success} success and {self.fail} fail frames of {self.episodes} episodes"
+
+
+@dataclass(frozen=True)
+class FramesSummary:
+    """What was built, and what looked wrong on the way."""
+
+    train: SideCounts
+    val: SideCounts
+    success: int
+    """Frames before sampling, as those below."""
+    fail: int
+    unlabelled: int
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.success} success, {self.fail} fail and {self.unlabelled} unlabelled frames",
+            str(self.train),
+            str(self.val),
+        ]
+        return "\n".join(lines + [f"warning: {line}" for line in self.warnings])
+
+
+def build_frames(
+    source: EpisodeStore | Iterable[Episode],
+    output_dir: Path | str,
+    options: FrameOptions | None = None,
+    *,
+    labels: LabelLog | None = None,
+    name: str = "",
+) -> FramesSummary:
+    """Write train.pt and val.pt; a label is about that very frame. Never more than one episode is in memory.
+
+    source: read twice; an iterator that can be read only once is kept on disk in between.
+    labels: words beside the recorded truth; a store's own log unless another is given.
+    name: what the metadata call the source; a store's folder unless given.
+    """
+    options = options or FrameOptions()
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, EpisodeStore):
+        labels = labels or LabelLog.of(source)
+        name = name or str(source.root)
+    with rereadable(source, folder) as episodes:
+        whole, summaries, counts = [], [], np.zeros(3, int)
+        for episode in episodes():
+            found = resolve(episode, labels)
+            summaries.append(sanity.Summary.of(episode, found))
+            counts += [(found == value).sum() for value in (SUCCESS, FAILURE, UNKNOWN)]
+            hashes = frame_hashes(episode.view(options.cameras[0]))
+            whole.append(Piece(episode.meta.id, _sampled(found, options.num_samples_per_episode), hashes))
+        if not whole:
+            raise RefereeError(f"{name or 'the source'} holds no episodes")
+        suspicions = sanity.warnings(summaries)
+        for line in suspicions:
+            _log.warning("%s", line)
+        sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap)
+        sides = replace(sides, train=_with_fewer_failures(sides.train, options.fail_success_ratio, options.seed))
+        metadata = _metadata(name, options, counts, sides)
+        train, val = _write(episodes(), folder, sides, options.cameras, metadata)
+    return FramesSummary(train, val, int(counts[0]), int(counts[1]), int(counts[2]), tuple(suspicions))
+
+
+def _sampled(labels: np.ndarray, wanted: int) -> np.ndarray:
+    """The labels of the frames to use; -1 elsewhere."""
+    known = np.flatnonzero(labels >= 0)
+    chosen = known[sample_evenly(len(known), wanted)]
+    sampled = np.full_like(labels, UNKNOWN)
+    sampled[chosen] = labels[chosen]
+    return sampled
+
+
+def _with_fewer_failures(pieces: tuple[Piece, ...], ratio: float, seed: int) -> tuple[Piece, ...]:
+    """Drop failures at random until there are `ratio` for each success; which ones depends on ids and seed only."""
+    if not ratio:
+        return pieces
+    keep = round(ratio * sum(int((piece.labels == SUCCESS).sum()) for piece in pieces))
+    lots = [
+        np.where(
+            piece.labels == FAILURE,
+            np.random.default_rng(order_key(seed, f"{piece.episode}:{piece.start}")).random(len(piece.labels)),
+            np.inf,
+        )
+        for piece in pieces
+    ]
+    drawn = np.sort(np.concatenate(lots))
+    drawn = drawn[np.isfinite(drawn)]
+    if keep >= len(drawn):
+        return pieces
+    limit = drawn[max(keep, 1) - 1]  # a model needs at least one
+    return tuple(
+        replace(piece, labels=np.where((lot > limit) & (lot < np.inf), UNKNOWN, piece.labels).astype(np.int8))
+        for piece, lot in zip(pieces, lots, strict=True)
+    )
+
+
+def _metadata(name: str, options: FrameOptions, counts: np.ndarray, sides: Split) -> dict[str, Any]:
+    used = [sum(int((piece.labels >= 0).sum()) for piece in side) for side in (sides.train, sides.val)]
+    return {
+        "source": name, "fail_success_ratio": options.fail_success_ratio,
+        "num_samples_per_episode": options.num_samples_per_episode, "val_split": options.val_split,
+        "random_seed": options.seed, "num_success_frames": int(counts[0]), "num_fail_frames": int(counts[1]),
+        "num_unlabelled_frames": int(counts[2]), "num_train_samples": used[0], "num_val_samples": used[1],
+    }  # fmt: skip
+
+
+def _write(
+    episodes: Iterator[Episode], folder: Path, sides: Split, cameras: tuple[str, ...], metadata: dict[str, Any]
+) -> tuple[SideCounts, SideCounts]:
+    """The second pass: both files are written side by side, and get their names when both are whole."""
+    pieces: dict[str, list[tuple[str, Piece]]] = {}
+    for side, found in (("train", sides.train), ("val", sides.val)):
+        for piece in found:
+            pieces.setdefault(piece.episode, []).append((side, piece))
+    counts: list[SideCounts] = []
+    names: tuple[str, ...] = ()
+    with contextlib.ExitStack() as stack:
+        paths = {side: stack.enter_context(files.replacing(folder / f"{side}.pt")) for side in ("train", "val")}
+        writers = {side: stack.enter_context(PayloadWriter(path)) for side, path in paths.items()}
+        samples: dict[str, dict[str, list[int]]] = {side: {} for side in writers}
+        for episode in episodes:
+            for side, piece in pieces.get(episode.meta.id, ()):
+                names = names or tuple(_camera_name(episode, camera) for camera in cameras)
+                used = np.flatnonzero(piece.labels >= 0)
+                if len(used):
+                    views = _views(episode, piece.start + used, cameras)
+                    try:
+                        writers[side].add(views, piece.labels[used])
+                    except RefereeError as error:
+                        raise RefereeError(f"episode {episode.meta.id}: {error}") from error
+                    samples[side].setdefault(episode.meta.id, []).extend((piece.start + used).tolist())
+        for side, writer in writers.items():
+            where = {
+                "split": side, "cameras": list(names), "episodes": list(samples[side]),
+                "episode_of_sample": [i for i, frames in enumerate(samples[side].values()) for _ in frames],
+                "frame_of_sample": [frame for frames in samples[side].values() for frame in frames],
+            }  # fmt: skip
+            full = writer.finish({**metadata, **where})
+            hash, path = full["content_hash"], folder / f"{side}.pt"
+            counts.append(SideCounts(path, len(samples[side]), full["num_success"], full["num_fail"], hash))
+    return counts[0], counts[1]
+
+
+def _views(episode: Episode, frames: np.ndarray, cameras: tuple[str, ...]) -> np.ndarray:
+    """uint8[n,V,H,W,3]"""
+    views = [episode.view(camera)[frames] for camera in cameras]
+    sizes = [f"{camera} {view.shape[2]}x{view.shape[1]}" for camera, view in zip(cameras, views, strict=True)]
+    if any(view.shape != views[0].shape for view in views):
+        raise RefereeError(
+            f"episode {episode.meta.id} has cameras of different size ({', '.join(sizes)}): choose some that are alike"
+        )
+    return np.stack(views, axis=1) if len(views) > 1 else views[0][:, None]
+
+
+def _camera_name(episode: Episode, camera: str) -> str:
+    return episode.meta.cameras[0] if camera == "main_images" and episode.meta.cameras else camera

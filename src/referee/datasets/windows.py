@@ -1,0 +1,286 @@
+"""Short windows of frames and the trend in them, for a model that sees whether things get better."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from referee import files
+from referee.datasets.source import rereadable, resolve
+from referee.datasets.split import Piece, assert_no_leak, frame_hashes, order_key, sample_evenly, split
+from referee.episodes import Episode, EpisodeStore
+from referee.episodes.episode import IMAGES, PROGRESS
+from referee.errors import RefereeError
+from referee.labels import sanity
+from referee.labels.log import SUCCESS, LabelLog
+
+POSITIVE, NEGATIVE, UNCLEAR = "positive", "negative", "unclear"
+LABELS = (POSITIVE, NEGATIVE, UNCLEAR)
+TAILS = ("drop", "shift", "short")
+FORMAT, INFO, SEGMENTS = "referee-windows-1", "dataset_info.json", "segments.jsonl"
+_log = logging.getLogger(__name__)
+
+
+def windows(length: int, size: int, stride: int, *, tail: str = "drop") -> np.ndarray:
+    """int[n,2]: [start, stop) of windows of `size` frames, every `stride` frames, over `length` frames.
+
+    tail: what becomes of frames behind the last whole window: `drop` them, `shift` one more window back so that it
+    ends with the last frame, or add a `short` one.
+    """
+    if size < 1 or stride < 1 or tail not in TAILS:
+        raise ValueError(f"windows need size and stride of at least 1 and a tail of {TAILS}")
+    starts = np.arange(0, max(0, length - size + 1), stride)
+    bounds = np.stack([starts, starts + size], axis=1)
+    covered = int(bounds[-1, 1]) if len(bounds) else 0
+    if tail == "drop" or covered >= length:
+        return bounds
+    if tail == "short":
+        start = int(starts[-1]) + stride if len(starts) else 0
+        rest = [[start, length]] if start < length else []
+    else:
+        rest = [[length - size, length]] if length >= size else []
+    return np.concatenate([bounds, np.array(rest, bounds.dtype).reshape(-1, 2)])
+
+
+def success_to_go(success: np.ndarray, discount: float) -> np.ndarray:
+    """f64[T+1]: the discount to the power of the steps until the next success, 0 where none comes."""
+    steps = np.full(len(success), np.inf)
+    next_success = np.inf
+    for index in range(len(success) - 1, -1, -1):
+        next_success = 0 if success[index] else next_success + 1
+        steps[index] = next_success
+    return np.where(np.isinf(steps), 0.0, np.power(float(discount), steps))
+
+
+def trends(progress: np.ndarray, bounds: np.ndarray, delta_threshold: float) -> tuple[np.ndarray, list[str]]:
+    """The change of progress from the first to the last frame of each window, and what it is called."""
+    change = progress[bounds[:, 1] - 1] - progress[bounds[:, 0]]
+    names = np.select([change > delta_threshold, change < -delta_threshold], [POSITIVE, NEGATIVE], UNCLEAR)
+    return change, [str(name) for name in names]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """How windows are cut, named and chosen."""
+
+    window_size: int = 5
+    stride: int = 1
+    tail: str = "drop"
+    """See `windows`."""
+    delta_threshold: float = 0.05
+    """A smaller change of progress is unclear."""
+    tail_unclear_ratio: float = 0.0
+    """The last windows of each episode that are called unclear whatever happens in them, as a share."""
+    discount: float = 0.97
+    """Of the success to go, which is the progress where none was recorded."""
+    num_samples_per_episode: int = 0
+    """Windows of each episode, evenly spaced with the last one kept; 0 takes all."""
+    val_split: float = 0.2
+    balance: bool = True
+    """As many training windows of each label as of the rarest. Validation keeps what was recorded."""
+    reverse_positives: bool = False
+    """Add each positive training window once more, played backwards, as a negative one."""
+    seed: int = 42
+    task: str = ""
+    """In words, for episodes that do not say it themselves."""
+
+    def __post_init__(self) -> None:
+        if self.window_size < 2:
+            raise RefereeError(f"window_size is {self.window_size}, but there is no trend in less than 2 frames")
+        if self.stride < 1 or self.num_samples_per_episode < 0 or self.tail not in TAILS:
+            raise RefereeError(f"stride must be at least 1, and tail one of {', '.join(TAILS)}")
+        if not (self.delta_threshold >= 0 and 0 <= self.tail_unclear_ratio <= 1 and 0 < self.discount <= 1):
+            raise RefereeError("delta_threshold, tail_unclear_ratio or discount is out of range")
+
+
+@dataclass(frozen=True)
+class Window:
+    """One sample: frames [start, stop) of an episode, and the trend in them."""
+
+    episode: str
+    start: int
+    stop: int
+    label: str
+    change: float
+    progress: str
+    """Where the progress came from: `recorded`, or `success` to go."""
+    reversed: bool = False
+
+
+@dataclass(frozen=True)
+class WindowsSummary:
+    """What was built, and what looked wrong on the way."""
+
+    root: Path
+    train: dict[str, int]
+    """Windows by label."""
+    eval: dict[str, int]
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.root / name}: " + ", ".join(f"{counts[label]} {label}" for label in LABELS)
+            for name, counts in (("train", self.train), ("eval", self.eval))
+        ]
+        return "\n".join(lines + [f"warning: {line}" for line in self.warnings])
+
+
+def build_windows(
+    source: EpisodeStore | Iterable[Episode],
+    output_dir: Path | str,
+    options: WindowOptions | None = None,
+    *,
+    labels: LabelLog | None = None,
+    name: str = "",
+) -> WindowsSummary:
+    """Write dataset_info.json, {train,eval}/segments.jsonl and {train,eval}/pkl, split by episode.
+
+    The folder appears when all of it is there; one that this function wrote before is replaced.
+    """
+    options = options or WindowOptions()
+    root = Path(output_dir)
+    if root.exists() and not (root / INFO).exists() and (not root.is_dir() or any(root.iterdir())):
+        raise RefereeError(f"{root} holds something else than a window dataset: choose another folder")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, EpisodeStore):
+        labels = labels or LabelLog.of(source)
+        name = name or str(source.root)
+    with (
+        tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as temporary,
+        rereadable(source, Path(temporary)) as episodes,
+    ):
+        found: dict[str, list[Window]] = {}
+        frames: dict[str, Piece] = {}
+        summaries = []
+        for episode in episodes():
+            if episode.meta.id in found:
+                raise RefereeError(f"episode {episode.meta.id} is there twice: give each its own id")
+            resolved = resolve(episode, labels)
+            summaries.append(sanity.Summary.of(episode, resolved))
+            found[episode.meta.id] = _cut(episode, resolved, options)
+            frames[episode.meta.id] = Piece(episode.meta.id, resolved, frame_hashes(episode.view("main_images")))
+        suspicions = sanity.warnings(summaries)
+        for line in suspicions:
+            _log.warning("%s", line)
+        sides = _split(found, frames, options)
+        sides["train"] = _balanced(sides["train"], options)
+        built = Path(temporary) / "dataset"
+        _write(episodes(), built, sides, options)
+        counts = {side: dict.fromkeys(LABELS, 0) | Counter(w.label for w in sides[side]) for side in sides}
+        ids = {side: sorted({window.episode for window in sides[side]}) for side in sides}
+        files.write_json(
+            built / INFO,
+            {"version": FORMAT, "source": name, **asdict(options), "label_counts": counts, "episodes": ids},
+        )
+        _replace(built, root, Path(temporary) / "old")
+    return WindowsSummary(root, counts["train"], counts["eval"], tuple(suspicions))
+
+
+def _cut(episode: Episode, labels: np.ndarray, options: WindowOptions) -> list[Window]:
+    """The windows of one episode; none where nobody knows about progress or success."""
+    progress, origin = episode.signals.get(PROGRESS), "recorded"
+    if progress is None and (labels < 0).all():
+        return []
+    if progress is None:
+        progress, origin = success_to_go(labels == SUCCESS, options.discount), "success"
+    if progress.ndim != 1 or not np.isfinite(progress).all():
+        raise RefereeError(f"episode {episode.meta.id}: signal {PROGRESS} must be one finite number for each state")
+    bounds = windows(len(progress), options.window_size, options.stride, tail=options.tail)
+    bounds = bounds[bounds[:, 1] - bounds[:, 0] > 1]  # one frame has no trend
+    changes, names = trends(progress, bounds, options.delta_threshold)
+    clear = int(len(bounds) * (1 - options.tail_unclear_ratio))
+    names[clear:] = [UNCLEAR] * len(names[clear:])
+    return [
+        Window(episode.meta.id, int(bounds[i, 0]), int(bounds[i, 1]), names[i], float(changes[i]), origin)
+        for i in sample_evenly(len(bounds), options.num_samples_per_episode)
+    ]
+
+
+def _split(found: dict[str, list[Window]], frames: dict[str, Piece], options: WindowOptions) -> dict[str, list[Window]]:
+    """Windows of each side; windows of a single episode that share a frame are kept apart."""
+    none = np.empty(0, np.uint64)
+    pieces = [
+        Piece(id, np.array([window.label == POSITIVE for window in mine], np.int8), none) for id, mine in found.items()
+    ]
+    gap = -(-options.window_size // options.stride)
+    sides = split(
+        pieces,
+        val_split=options.val_split,
+        seed=options.seed,
+        gap=gap,
+        words=("positive window", "window that is not positive"),
+    )
+
+    def covered(side: Sequence[Piece]) -> list[Piece]:
+        """The same as frames."""
+        ends = [(found[piece.episode][piece.start].start, found[piece.episode][piece.stop - 1].stop) for piece in side]
+        return [frames[piece.episode].part(*bounds) for piece, bounds in zip(side, ends, strict=True)]
+
+    assert_no_leak(covered(sides.train), covered(sides.val))
+    return {
+        name: [window for piece in side for window in found[piece.episode][piece.start : piece.stop]]
+        for name, side in (("train", sides.train), ("eval", sides.val))
+    }
+
+
+def _balanced(found: list[Window], options: WindowOptions) -> list[Window]:
+    """Training windows with the reversed ones added, and with as many of each label as of the rarest."""
+    if options.reverse_positives:
+        positive = [window for window in found if window.label == POSITIVE]
+        found = found + [replace(w, label=NEGATIVE, change=-w.change, reversed=True) for w in positive]
+    if not options.balance:
+        return found
+    fewest = min(Counter(window.label for window in found).values())
+    drawn = sorted(found, key=lambda w: order_key(options.seed, f"{w.episode}:{w.start}:{w.stop}:{w.reversed}"))
+    kept: Counter[str] = Counter()
+    chosen = set()
+    for window in drawn:
+        if kept[window.label] < fewest:
+            kept[window.label] += 1
+            chosen.add(window)
+    return [window for window in found if window in chosen]
+
+
+def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Window]], options: WindowOptions) -> None:
+    wanted: dict[str, list[tuple[str, Window]]] = {}
+    for side, found in sides.items():
+        (built / side / "pkl").mkdir(parents=True)
+        for window in found:
+            wanted.setdefault(window.episode, []).append((side, window))
+    rows: dict[str, list[str]] = {side: [] for side in sides}
+    for episode in episodes:
+        for side, window in wanted.get(episode.meta.id, ()):
+            path = Path(side, "pkl", f"{len(rows[side]):06d}_{window.label}.pkl")
+            task = episode.meta.description or options.task or episode.meta.task
+            with (built / path).open("wb") as file:
+                pickle.dump({"task": task, **asdict(window), **_images(episode, window)}, file, protocol=4)
+            row = {"pkl_path": str(path), "task": task, "answer": window.label, **asdict(window)}
+            rows[side].append(json.dumps(row))
+    for side, lines in rows.items():
+        files.write_text(built / side / SEGMENTS, "".join(line + "\n" for line in lines))
+
+
+def _images(episode: Episode, window: Window) -> dict[str, np.ndarray]:
+    """Arrays of their own: a view would take the whole episode with it."""
+    step = -1 if window.reversed else 1
+    return {
+        name: np.array(episode.observations[name][window.start : window.stop][::step], order="C")
+        for name in IMAGES
+        if name in episode.observations
+    }
+
+
+def _replace(built: Path, goal: Path, old: Path) -> None:
+    if goal.exists():
+        goal.rename(old)
+    built.rename(goal)
+    shutil.rmtree(old, ignore_errors=True)
