@@ -20,14 +20,14 @@ unit: setup
 	$(BIN)/python -m pytest -m "not slow"
 
 check: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples
 
 bench: setup
 	$(BIN)/python benchmarks/peers/setup.py
@@ -37,6 +37,10 @@ bench: setup
 	$(BIN)/python benchmarks/ppo_speed.py
 	$(BIN)/python benchmarks/ppo_profile.py
 	$(BIN)/python benchmarks/ppo_tasks.py
+	$(BIN)/python benchmarks/recording_speed.py
+	$(BIN)/python benchmarks/kill_recording.py
+	$(BIN)/python benchmarks/dataset_speed.py
+	$(BIN)/python benchmarks/lerobot_reads.py
 
 clean:
 	rm -rf $(VENV) .stamps .bench

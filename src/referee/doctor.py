@@ -34,6 +34,7 @@ EXTRAS = {
     "vlm": ("transformers", "vision-language rewards"),
     "franka": ("franky", "the real arm"),
     "lerobot": ("pyarrow", "LeRobot data sets"),
+    "hdf5": ("h5py", "robomimic-style data"),
     "rerun": ("rerun", "3-D recordings"),
 }
 """Extra of the package → the module that it brings, and what for."""

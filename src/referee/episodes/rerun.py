@@ -47,11 +47,14 @@ def _log(rerun: Any, stream: Any, name: str, episode: Episode) -> None:
     for i in range(episode.states_count):
         stream.set_time(TIMELINE, sequence=i)
         for camera, frames in _views(episode).items():
-            stream.log(f"{name}/images/{camera}", rerun.Image(frames[i]).compress(jpeg_quality=JPEG_QUALITY))
+            stream.log(
+                rerun.new_entity_path([name, "images", camera]),
+                rerun.Image(frames[i]).compress(jpeg_quality=JPEG_QUALITY),
+            )
     for line, values in _lines(episode).items():
         numbers = np.arange(episode.states_count - len(values), episode.states_count)
         stream.send_columns(
-            f"{name}/{line}",
+            rerun.new_entity_path([name, line]),
             indexes=[rerun.TimeColumn(TIMELINE, sequence=numbers)],
             columns=rerun.Scalars.columns(scalars=values),
         )

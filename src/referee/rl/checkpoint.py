@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
+from referee import files
 from referee.errors import RefereeError
 from referee.rl.policy import Policy, PolicySpec
 
@@ -52,11 +52,14 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         save_arrays(checkpoint.arrays, temporary / "state.safetensors")
         (temporary / "meta.json").write_text(json.dumps({"version": VERSION, **checkpoint.meta}, indent=1) + "\n")
         for path in temporary.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            files.flush(path)
+        old = folder.with_name(f".{folder.name}-old")
         if folder.exists():
-            shutil.rmtree(folder)
+            shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)  # kept until the new one has its name
         temporary.rename(folder)
+        files.flush(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

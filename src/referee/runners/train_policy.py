@@ -86,8 +86,8 @@ def _divisor(samples: int) -> int:
 
 def _progress(console: Console, total: int) -> Progress:
     progress = Progress(
-        TextColumn("{task.completed:>10,.0f} steps"),
-        BarColumn(bar_width=30),
+        TextColumn("{task.completed:>9,.0f} steps"),
+        BarColumn(bar_width=12),
         TextColumn("{task.description}"),
         TimeRemainingColumn(),
         console=console,
