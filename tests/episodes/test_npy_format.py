@@ -1,5 +1,7 @@
 """`.npy` trajectories: what the format holds comes back, and files of others are read as documented."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,15 @@ def test_numbers_go_on_and_limits_count_what_is_there(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_writers_side_by_side_replace_nothing(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(
+            pool.map(lambda seed: writer(tmp_path).append(make_episode(2, seed=seed, success_from=0)), range(24))
+        )
+    assert len(set(made)) == 24
+    assert sorted(path.stem for path in made if path) == [f"{number:06d}" for number in range(24)]
+
+
 def test_cameras_are_chosen_by_name(tmp_path: Path) -> None:
     episode = make_episode(2, success_from=1)
     path = NpyWriter(tmp_path / "p", tmp_path / "n", cameras=["side"]).append(episode)
@@ -100,8 +111,6 @@ def test_cameras_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 def test_what_the_format_cannot_hold_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     with pytest.raises(EpisodeError, match="needs images"):
         writer(tmp_path).append(make_episode(2, pixels=0))
     with pytest.raises(EpisodeError, match="needs labels"):

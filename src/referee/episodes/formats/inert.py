@@ -26,6 +26,8 @@ MAX_MARKS = 1000
 SHORT = 4096
 """Bytes up to this length are copied; longer ones stay views, so that a large file is not read before it is used."""
 
+RELEASE_EVERY = 64 << 20
+
 
 class Budget:
     """The memory that a file may still ask for."""
@@ -72,6 +74,7 @@ class Reader:
         *,
         position: int = 0,
         persistent: Callable[[Any], Any] | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
         self.data = data
         self.end = len(data)
@@ -81,6 +84,9 @@ class Reader:
         self.budget = budget
         self.persistent = persistent
         """What stands outside of the pickle, as the storages of torch; without it such a reference is refused."""
+        self.release = release
+        """Called now and then, to let go of what was read of a large file."""
+        self.released = position
         self.stack: list[Any] = []
         self.marked: list[list[Any]] = []
         self.memo: list[Any] = []
@@ -148,6 +154,9 @@ class Reader:
         """The next `length` bytes: a copy of few, a view of many."""
         view = self.take(length)
         self.budget.spend(40 + min(length, SHORT))
+        if self.release is not None and self.position - self.released > RELEASE_EVERY:
+            self.released = self.position
+            self.release()
         return view if length > SHORT else view.tobytes()
 
     def remember(self, slot: int) -> None:

@@ -29,7 +29,6 @@ files of others is said in `observations`; what could not be taken over is named
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import pickle
@@ -58,9 +57,11 @@ _DONE = ("done", "dones")
 
 def read(path: Path) -> Iterator[Episode]:
     """The episodes of a file, in any of the layouts."""
-    value = safe.load_pickle(path)
+    value, release = safe.open_pickle(path)
     with naming(path):
-        yield from _read(value, path)
+        for episode in _read(value, path):
+            release()
+            yield episode
 
 
 def _read(value: Any, path: Path) -> Iterator[Episode]:
@@ -221,11 +222,8 @@ def write_data(path: Path, episodes: Iterable[Episode]) -> None:
     with files.replacing(path) as temporary, temporary.open("wb") as file:
         file.write(pickle.PROTO + b"\x03" + pickle.EMPTY_LIST + pickle.MARK)
         for episode in episodes:
-            buffer = io.BytesIO()
-            pickler = pickle.Pickler(buffer, 3)
-            pickler.fast = True  # without memo and frames, so that one item can follow the other
-            pickler.dump(lists_of(episode))
-            file.write(buffer.getbuffer()[2:-1])  # without its PROTO and STOP
+            # Protocol 3 has no frames and numbers its memo: without PROTO and STOP, one item can follow the other.
+            file.write(memoryview(pickle.dumps(lists_of(episode), 3))[2:-1])
         file.write(pickle.APPENDS + pickle.STOP)
 
 

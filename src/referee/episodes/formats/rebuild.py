@@ -13,7 +13,8 @@ from referee.episodes.episode import EpisodeError
 from referee.episodes.formats.inert import Budget, Name, Reader, Unfinished, key
 
 MAX_AXES = 32
-_CODE = re.compile(r"[biufc](1|2|4|8|16)|[SU][1-9][0-9]{0,4}|O8?")
+CODE = re.compile(r"[biufc](1|2|4|8|16)|[SU][1-9][0-9]{0,4}|O8?")
+"""The types that arrays of data may have, as numpy writes them."""
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 STORAGES = {
@@ -186,7 +187,7 @@ def _frombuffer(reader: Reader, arguments: tuple[Any, ...]) -> Any:
 
 def _dtype(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     code = arguments[0] if arguments else None
-    if type(code) is not str or not _CODE.fullmatch(code):
+    if type(code) is not str or not CODE.fullmatch(code):
         raise EpisodeError(f"holds an array of type {str(code)[:50]!r}, which data has no need of: refused")
     reader.budget.spend(128)
     try:

@@ -10,7 +10,7 @@ import ast
 import mmap
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,27 @@ from referee.episodes.formats.frames import naming
 from referee.episodes.formats.inert import Budget, Reader
 
 _MAX_HEADER = 10_000
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    NotImplementedError,
-    UnicodeDecodeError,
-    ValueError,
-    struct.error,
-    EOFError,
-    KeyError,
-)
+_ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError, KeyError)
 
 
 def load_pickle(path: Path) -> Any:
     """The value in a pickle; tensors come out as arrays, and bytes of more than 4 KiB as views of the file."""
+    return open_pickle(path)[0]
+
+
+def open_pickle(path: Path) -> tuple[Any, Callable[[], None]]:
+    """The same, and a function that lets go of the memory in which the file is mapped, to be read anew when needed.
+
+    It undoes changes made to arrays of the value.
+    """
     with naming(path):
         data = _map(path)
-        return Reader(data, rebuild.NAMES, Budget(len(data))).load()
+
+        def release() -> None:
+            if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                data.obj.madvise(mmap.MADV_DONTNEED)
+
+        return Reader(data, rebuild.NAMES, Budget(len(data)), release=release).load(), release
 
 
 def load_npy(path: Path) -> Any:
@@ -105,10 +110,10 @@ def _npy_header(data: memoryview) -> tuple[np.dtype[Any], tuple[int, ...], bool,
     try:
         header = ast.literal_eval(bytes(data[start : start + length]).decode("latin1").strip())
         code, shape, fortran = header["descr"], header["shape"], header["fortran_order"]
-        dtype = np.dtype(code) if type(code) is str else None
+        dtype = np.dtype(code) if type(code) is str and rebuild.CODE.fullmatch(code.lstrip("<>|=")) else None
     except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError):
         raise EpisodeError("has a broken header") from None
-    if dtype is None or dtype.kind not in "biufcSUO" or not dtype.itemsize or type(fortran) is not bool:
+    if dtype is None or type(fortran) is not bool:
         raise EpisodeError("has a broken header, or holds records, which data has no need of")
     rebuild.elements(shape)
     return dtype, shape, fortran, start + length
@@ -126,7 +131,7 @@ def _zip_records(data: memoryview) -> dict[str, memoryview]:
         raise EpisodeError(f"is cut off or a broken archive ({str(error)[:100]})") from None
     for entry in entries:
         head = data[entry.header_offset : entry.header_offset + 30]
-        if entry.compress_type != zipfile.ZIP_STORED or len(head) < 30:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.header_offset < 0 or len(head) < 30:
             raise EpisodeError("is a packed or broken archive, which torch does not write: refused")
         start = entry.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
         if start + entry.file_size > len(data):
