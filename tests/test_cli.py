@@ -113,10 +113,11 @@ def test_config_show_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "demo", "runner.num_episodes=4", "runner.film_episodes=1", "runner.logger.log_path=d"]) == 0
     names = {path.name for path in Path("d").iterdir()}
-    assert names == {"config.yaml", "result.json", "tasks.png"} | {
+    assert names == {"config.yaml", "result.json", "tasks.png", "episodes", "episodes.png", "frames"} | {
         f"{task}.gif" for task in ("Reach", "PushCube", "PickCube", "PegInsertion")
     }
-    assert "PegInsertion" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "PegInsertion" in said and "32 episodes, 1,600 steps" in said and "train.pt" in said
 
 
 @pytest.mark.slow
