@@ -155,12 +155,11 @@ def print_learning(curves: dict[str, list[list[list[float]]]], window: int = 10,
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", default="PickCube")
-    parser.add_argument("--iterations", type=int, default=30, help="timed iterations of 3200 steps")
+    parser.add_argument("--iterations", type=int, help="timed iterations of 3200 steps (30; 160 with --learning)")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--learning", action="store_true", help="compare success against steps too: 250 iterations")
+    parser.add_argument("--learning", action="store_true", help="compare success against steps too")
     args = parser.parse_args()
-    if args.learning:
-        args.iterations = max(args.iterations, 250)
+    args.iterations = args.iterations or (160 if args.learning else 30)
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     rows: dict[str, list[dict[str, Any]]] = {"Referee": []}
     for seed in range(args.repeat):
