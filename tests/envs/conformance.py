@@ -164,6 +164,35 @@ class Conformance:
             np.testing.assert_array_equal(some[name], everything[name][[2, 0]])
         assert env.render_cameras([])["main_images"].shape == (0, size, size, 3)
 
+    def test_some_of_the_cameras_give_the_same_pictures(self, env: RefereeVectorEnv) -> None:
+        env.reset(seed=0)
+        images = env.render_cameras()
+        for index, name in enumerate(env.cameras):
+            alone = env.render_cameras(cameras=[name])
+            whole = images["main_images"] if index == 0 else images["extra_view_images"][:, index - 1]
+            np.testing.assert_array_equal(alone["main_images"], whole)
+            assert alone["extra_view_images"].shape[1] == 0
+        with pytest.raises(RefereeError, match="camera"):
+            env.render_cameras(cameras=["nowhere"])
+
+    def test_progress_is_told_when_asked_for_and_is_about_the_state_shown(self, env: RefereeVectorEnv) -> None:
+        assert "progress" not in env.reset(seed=0)[1]
+        env.tell_progress = True
+        _, info = env.reset(seed=0)
+        if "progress" not in info:  # a world may not know
+            return
+        first = info["progress"].copy()
+        for _ in range(self.horizon):
+            *_, truncated, info = env.step(np.zeros(env.action_space.shape, np.float32))
+            assert info["progress"].shape == (env.num_envs,) and info["progress"].dtype == np.float32
+            assert ((info["progress"] >= 0) & (info["progress"] <= 1)).all()
+        assert truncated.all() and info["final_info"]["progress"].shape == (env.num_envs,)
+        env.reset(seed=0)
+        np.testing.assert_array_equal(env.reset(seed=0)[1]["progress"], first)
+
+    def test_the_robots_own_part_of_the_state_comes_first(self, env: RefereeVectorEnv) -> None:
+        assert 0 < env.proprio_size <= env.single_observation_space["states"].shape[0]  # type: ignore[index]
+
     def test_looking_changes_nothing(self) -> None:
         looked, blind = self.make(2), self.make(2)
         looked.reset(seed=0)

@@ -8,9 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from envs.conformance import Conformance
 from episodes.examples import assert_same, make_episode
 from referee.config import PandaEnvConfig
-from referee.envs import make_vec
+from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.policies import make_policy
 from referee.episodes import Episode, EpisodeError, EpisodeStore, Meta
 from referee.episodes.recorder import GymRecorder, Recorder, Wanted
@@ -235,3 +236,12 @@ def test_an_error_of_the_disk_reaches_the_one_who_records() -> None:
     with pytest.raises(EpisodeError, match="No space left"):
         writer.close()
     assert writer.written == 1
+
+
+class TestRecorderKeepsTheContract(Conformance):
+    """A recorder is a vector env like any other."""
+
+    def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        given = {"max_episode_steps": self.horizon, **options}
+        config = PandaEnvConfig(task="Reach", num_envs=num_envs, obs_mode=obs_mode, **given)
+        return Recorder(make_vec(config), lambda: _Slow(0.0), cameras=())

@@ -172,7 +172,8 @@ class Episode:
                     raise EpisodeError(f"{kind} {name} holds {array.dtype}, but numbers are needed")
         self._validate_images()
         try:
-            json.dumps(self.meta.extra, allow_nan=False)
+            if self.meta.extra:
+                json.dumps(self.meta.extra, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise EpisodeError(f"meta.extra holds more than plain values ({error})") from error
         return self

@@ -100,13 +100,14 @@ class Recorder(RefereeVectorEnv):
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs)), bool)
         if not self.wanted.satisfied:
             self._begin(np.flatnonzero(mask), self._seen(observation), info)
-        return observation, info
+        return observation, self._as_asked(info)
 
     def step(self, actions: np.ndarray) -> StepResult:
         """See `RefereeVectorEnv`."""
         result = self.env.step(actions)
         if not self.wanted.satisfied:
             self._record(np.asarray(actions, np.float32), result)
+        self._as_asked(result[4])
         return result
 
     def render_cameras(
@@ -147,6 +148,14 @@ class Recorder(RefereeVectorEnv):
         """Wait until all finished episodes are on disk."""
         if self._writer is not None:
             self._writer.flush()
+
+    def _as_asked(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Without the progress that only the recorder asked for."""
+        if not self.tell_progress:
+            for about in (info, info.get("final_info", {})):
+                about.pop("progress", None)
+                about.pop("_progress", None)
+        return info
 
     def _record(self, actions: np.ndarray, result: StepResult) -> None:
         observation, rewards, terminated, truncated, info = result

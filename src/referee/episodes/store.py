@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ class EpisodeStore:
 
     def append_many(self, episodes: Sequence[Episode]) -> list[str]:
         """The same for several at once, which costs the disk less; returns when all of them are safe."""
-        rows = [self._write(self._identified(episode)) for episode in episodes]
+        now = datetime.now(UTC)
+        rows = [self._write(episode, now + timedelta(microseconds=i)) for i, episode in enumerate(episodes)]
         try:
             files.flush(self._folder)
             with self._locked(), self._manifest.open("a") as manifest:
@@ -105,32 +106,27 @@ class EpisodeStore:
         self.rows.update((row.id, row) for row in rows)
         return [row.id for row in rows]
 
-    def _identified(self, episode: Episode) -> Episode:
-        meta = episode.meta
-        if not (meta.id and meta.created):
-            created = meta.created or datetime.now(UTC).isoformat(timespec="milliseconds")
-            meta = replace(meta, id=meta.id or new_id(), created=created)
-        if self.path(meta.id).parent != self._folder or meta.id.startswith("."):
-            raise EpisodeError(f"{meta.id!r} cannot be the id of an episode")
-        return replace(episode, meta=meta).validate()
-
-    def _write(self, episode: Episode) -> Row:
+    def _write(self, episode: Episode, now: datetime) -> Row:
         """The file of an episode, flushed and named; its name is safe once the folder is flushed, too."""
-        goal = self.path(episode.meta.id)
-        temporary = self._folder / f".{goal.stem}.{os.getpid()}"
+        id = episode.meta.id or new_id(now)
+        if "/" in id or id.startswith("."):
+            raise EpisodeError(f"{id!r} cannot be the id of an episode")
+        created = episode.meta.created or now.isoformat(timespec="milliseconds")
+        whole = replace(episode, meta=replace(episode.meta, id=id, created=created)).validate()
+        goal, temporary = f"{self._folder}/{id}{native.SUFFIX}", f"{self._folder}/.{id}.{os.getpid()}"
         try:
             with open(temporary, "xb", buffering=0) as file:  # noqa: PTH123 - half of the calls of Path.open
-                size = native.write_to(file, episode)
+                size = native.write_to(file, whole)
                 os.fdatasync(file.fileno())
-            if goal.exists():
+            if episode.meta.id and os.path.exists(goal):  # noqa: PTH110 - an id of our own is new
                 raise FileExistsError(goal)
             os.rename(temporary, goal)  # noqa: PTH104
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
                 raise EpisodeError(f"{goal} is there already: an id is given once") from error
             raise EpisodeError(f"cannot write {goal} ({error.strerror})") from error
-        return Row.of(episode, size)
+        return Row.of(whole, size)
 
     def read(self, id: str) -> Episode:
         """An episode, memory-mapped."""
@@ -203,6 +199,6 @@ class EpisodeStore:
             os.close(handle)
 
 
-def new_id() -> str:
+def new_id(now: datetime | None = None) -> str:
     """Sorts by time, and is unique across processes."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(3)}"
+    return f"{now or datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"

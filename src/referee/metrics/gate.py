@@ -16,7 +16,8 @@ def gate(success: np.ndarray, k: int, n: int) -> np.ndarray:
 
     Near the start there are fewer than n states to look at, and still k are needed. Time is the last axis.
     """
-    return counts(success, n) >= _k(k, n)
+    check_gate(k, n)
+    return counts(success, n) >= k
 
 
 def counts(success: np.ndarray, n: int) -> np.ndarray:
@@ -33,7 +34,7 @@ def gate_level(values: np.ndarray, k: int, n: int) -> np.ndarray:
     The gate on `values >= threshold` fires exactly where this is at or above the threshold: so all thresholds can be
     looked at together.
     """
-    k = _k(k, n)
+    check_gate(k, n)
     values = np.asarray(values)
     padding = np.full((*values.shape[:-1], n - 1), -np.inf, values.dtype)
     windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([padding, values], axis=-1), n, axis=-1)
@@ -45,7 +46,3 @@ def first(fires: np.ndarray) -> np.ndarray:
     fires = np.asarray(fires, bool)
     return np.where(fires.any(axis=-1), fires.argmax(axis=-1), -1)
 
-
-def _k(k: int, n: int) -> int:
-    check_gate(k, n)
-    return k

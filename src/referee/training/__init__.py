@@ -1,1 +1,0 @@
-"""From labelled frames to a reward model: the fit loop, its data, its caches and its processes."""
