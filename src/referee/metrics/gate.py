@@ -45,4 +45,3 @@ def first(fires: np.ndarray) -> np.ndarray:
     """int[...]: the first state at which it fires; -1 for never."""
     fires = np.asarray(fires, bool)
     return np.where(fires.any(axis=-1), fires.argmax(axis=-1), -1)
-
