@@ -1,6 +1,8 @@
 """The choice of the OpenGL back end: the faster one that works, and one clear line where none does."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,19 @@ def test_a_real_probe_draws_here() -> None:
 def test_a_back_end_that_cannot_load_says_why() -> None:
     probe = gl.probe("nonsense")
     assert not probe.works and probe.error
+
+
+def test_a_process_stays_with_the_platform_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes of nearly equal speed may choose another back end later; PyOpenGL cannot follow."""
+    script = (
+        "import os; from referee.sim import gl\n"
+        "from referee.sim.camera import Camera; from referee.sim.scene import Scene\n"
+        "import numpy as np; first = gl.choose(); Camera(Scene(), ('front',), 64).geom_id('table')\n"
+        "gl.choose = lambda: ({'egl', 'osmesa'} - {first}).pop()\n"
+        "images = Camera(Scene(), ('front',), 64).render(np.zeros((1, 9)), np.zeros((1, 3)))\n"
+        "print(images.std() > 1); os._exit(0)\n"
+    )
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.delenv("PYOPENGL_PLATFORM", raising=False)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "True" in run.stdout, run.stderr
