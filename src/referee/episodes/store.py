@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import secrets
@@ -96,37 +97,36 @@ class EpisodeStore:
     def append_many(self, episodes: Sequence[Episode]) -> list[str]:
         """The same for several at once, which costs the disk less; returns when all of them are safe."""
         now = datetime.now(UTC)
-        rows = [self._write(episode, now + timedelta(microseconds=i)) for i, episode in enumerate(episodes)]
+        whole = [self._named(episode, now + timedelta(microseconds=i)) for i, episode in enumerate(episodes)]
+        goals = [f"{self._folder}/{episode.meta.id}{native.SUFFIX}" for episode in whole]
+        temporaries = [f"{self._folder}/.{episode.meta.id}.{os.getpid()}" for episode in whole]
         try:
+            sizes = _write_all(temporaries, whole)
+            for temporary, goal, episode in zip(temporaries, goals, episodes, strict=True):
+                if episode.meta.id and os.path.exists(goal):  # noqa: PTH110 - an id of our own is new
+                    raise EpisodeError(f"{goal} is there already: an id is given once")
+                os.rename(temporary, goal)  # noqa: PTH104 - half of the calls of Path.rename
             files.flush(self._folder)
+            rows = [Row.of(episode, size) for episode, size in zip(whole, sizes, strict=True)]
             with self._locked(), self._manifest.open("a") as manifest:
                 manifest.write("".join(row.to_json() + "\n" for row in rows))
         except OSError as error:
             raise EpisodeError(f"cannot write to {self.root} ({error.strerror})") from error
+        finally:
+            for temporary in temporaries:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)  # noqa: PTH108
         self.rows.update((row.id, row) for row in rows)
         return [row.id for row in rows]
 
-    def _write(self, episode: Episode, now: datetime) -> Row:
-        """The file of an episode, flushed and named; its name is safe once the folder is flushed, too."""
+    @staticmethod
+    def _named(episode: Episode, now: datetime) -> Episode:
+        """The episode with an id and a date, if it is sound."""
         id = episode.meta.id or new_id(now)
         if "/" in id or id.startswith("."):
             raise EpisodeError(f"{id!r} cannot be the id of an episode")
         created = episode.meta.created or now.isoformat(timespec="milliseconds")
-        whole = replace(episode, meta=replace(episode.meta, id=id, created=created)).validate()
-        goal, temporary = f"{self._folder}/{id}{native.SUFFIX}", f"{self._folder}/.{id}.{os.getpid()}"
-        try:
-            with open(temporary, "xb", buffering=0) as file:  # noqa: PTH123 - half of the calls of Path.open
-                size = native.write_to(file, whole)
-                os.fdatasync(file.fileno())
-            if episode.meta.id and os.path.exists(goal):  # noqa: PTH110 - an id of our own is new
-                raise FileExistsError(goal)
-            os.rename(temporary, goal)  # noqa: PTH104
-        except OSError as error:
-            Path(temporary).unlink(missing_ok=True)
-            if isinstance(error, FileExistsError):
-                raise EpisodeError(f"{goal} is there already: an id is given once") from error
-            raise EpisodeError(f"cannot write {goal} ({error.strerror})") from error
-        return Row.of(whole, size)
+        return replace(episode, meta=replace(episode.meta, id=id, created=created)).validate()
 
     def read(self, id: str) -> Episode:
         """An episode, memory-mapped."""
@@ -197,6 +197,24 @@ class EpisodeStore:
             yield
         finally:
             os.close(handle)
+
+
+def _write_all(paths: Sequence[str], episodes: Sequence[Episode]) -> list[int]:
+    """Write new files and wait for the disk once all of them are on their way to it; returns their sizes."""
+    handles: list[io.FileIO] = []
+    try:
+        sizes = []
+        for path, episode in zip(paths, episodes, strict=True):
+            handles.append(io.FileIO(path, "xb"))
+            sizes.append(native.write_to(handles[-1], episode))
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(handles[-1].fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # starts the writing
+        for handle in handles:
+            os.fdatasync(handle.fileno())
+        return sizes
+    finally:
+        for handle in handles:
+            handle.close()
 
 
 def new_id(now: datetime | None = None) -> str:
