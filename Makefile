@@ -41,6 +41,9 @@ bench: setup
 	$(BIN)/python benchmarks/kill_recording.py
 	$(BIN)/python benchmarks/dataset_speed.py
 	$(BIN)/python benchmarks/lerobot_reads.py
+	$(BIN)/python benchmarks/reward_training.py
+	$(BIN)/python benchmarks/scoring_speed.py
+	$(BIN)/python benchmarks/serve_speed.py
 
 clean:
 	rm -rf $(VENV) .stamps .bench

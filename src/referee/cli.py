@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from referee import __version__
 from referee.errors import RefereeError
@@ -16,7 +17,11 @@ FORMATS = ("native", "pickle", "pickle_frames", "npy", "lerobot")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Expected errors are one line on stderr and exit code 2."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # overrides that stand behind an option
+        arguments.overrides = [*arguments.overrides, *rest]
     try:
         return int(arguments.verb(arguments) or 0)
     except RefereeError as error:
@@ -54,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
 
     _dataset_arguments(verbs.add_parser("dataset", help="from episodes to what a reward model learns from"))
+
+    _reward_arguments(verbs)
 
     judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
     judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
@@ -128,6 +135,48 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--reverse-positives", action="store_true", help="add positives played backwards as negatives")
     windows.add_argument("--task", default="", help="the task in words, for episodes that do not say it")
     windows.set_defaults(verb=_dataset_windows)
+
+
+def _reward_arguments(verbs: Any) -> None:
+    train = verbs.add_parser("train", help="train a reward model on episodes or on files of frames")
+    train.add_argument("data", type=Path, help="an episode store, any format of episodes, or a folder with train.pt")
+    train.add_argument("overrides", nargs="*", help="key=value, as `referee config show reward_training` lists them")
+    train.add_argument("--out", type=Path, help="the run (default logs/<timestamp>-reward_training)")
+    train.set_defaults(verb=_train)
+
+    audit = verbs.add_parser("audit", help="how far a reward model can be trusted: numbers and a report card")
+    audit.add_argument("artifact", type=Path, help="the directory of a trained model")
+    audit.add_argument("data", type=Path, help="episodes that it was not trained on")
+    audit.add_argument("--out", type=Path, help="where report.html and metrics.json go (default ARTIFACT/report)")
+    seen = audit.add_mutually_exclusive_group()
+    seen.add_argument("--skip-training-episodes", action="store_true", help="leave out those it was trained on")
+    seen.add_argument(
+        "--allow-training-episodes", action="store_true", help="keep them: then the numbers prove nothing"
+    )
+    audit.set_defaults(verb=_audit)
+
+    compare = verbs.add_parser("compare", help="two reward models on the same episodes")
+    compare.add_argument("a", type=Path, help="an artifact")
+    compare.add_argument("b", type=Path, help="another one")
+    compare.add_argument("data", type=Path, help="episodes that neither was trained on")
+    compare.set_defaults(verb=_compare)
+
+    score = verbs.add_parser("score", help="what a reward model says about pictures or episodes")
+    score.add_argument("artifact", type=Path, help="the directory of a trained model, or its weights")
+    score.add_argument("what", type=Path, nargs="+", help="pictures, a folder of them, or episodes")
+    score.add_argument("--gif", type=Path, help="also write the frames with the verdict on them")
+    score.set_defaults(verb=_score)
+
+    serve = verbs.add_parser("serve", help="score pictures over HTTP, for other processes")
+    serve.add_argument("artifact", type=Path, help="the directory of a trained model")
+    serve.add_argument("--port", type=int, default=8642, help="0 = a free one (default 8642)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: only from here)")
+    serve.add_argument(
+        "--token-file", type=Path, help="where the token is, or is written (default: a new one, printed)"
+    )
+    serve.add_argument("--backend", choices=("torch", "compile", "onnxruntime", "openvino"), help="what computes")
+    serve.add_argument("--int8", action="store_true", help="with onnxruntime or openvino")
+    serve.set_defaults(verb=_serve)
 
 
 def _preset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -257,6 +306,61 @@ def _dataset_windows(arguments: argparse.Namespace) -> None:
         task=arguments.task,
     )
     datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    import json
+
+    given = [f"data.data_path={json.dumps(str(arguments.data))}"]
+    if arguments.out is not None:
+        given.append(f"runner.logger.log_path={json.dumps(str(arguments.out))}")
+    arguments.preset, arguments.overrides = "reward_training", [*given, *arguments.overrides]
+    arguments.config_path = arguments.config_name = None
+    _run(arguments)
+
+
+def _audit(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import audit
+
+    skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
+    audit.audit(
+        arguments.artifact,
+        arguments.data,
+        Console(),
+        out=arguments.out,
+        training_episodes="skip" if skip else "allow" if allow else "refuse",
+    )
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import audit
+
+    audit.compare(arguments.a, arguments.b, arguments.data, Console())
+
+
+def _score(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import audit
+
+    audit.score(arguments.artifact, arguments.what, Console(), gif=arguments.gif)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from referee.serving import serve
+
+    serve(
+        arguments.artifact,
+        host=arguments.host,
+        port=arguments.port,
+        token_file=arguments.token_file,
+        backend=arguments.backend,
+        int8=arguments.int8,
+    )
 
 
 def _eval(arguments: argparse.Namespace) -> None:

@@ -10,8 +10,17 @@ from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.collector import RewardDataCollector
 from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
+from referee.models.binary_classifier import BinaryRewardClassifier
+from referee.models.resnet_reward import ResNetRewardModel
 
-__all__ = ["DataCollectorWrapper", "RewardBinaryDataset", "RewardDataCollector", "RewardDatasetPayload"]
+__all__ = [
+    "BinaryRewardClassifier",
+    "DataCollectorWrapper",
+    "ResNetRewardModel",
+    "RewardBinaryDataset",
+    "RewardDataCollector",
+    "RewardDatasetPayload",
+]
 
 
 class DataCollectorWrapper(Recorder):

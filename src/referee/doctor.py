@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from referee import cpu
 from referee.sim import gl
 from referee.sim.assets import cache_dir, visual_meshes
 
@@ -36,6 +37,7 @@ EXTRAS = {
     "lerobot": ("pyarrow", "LeRobot data sets"),
     "hdf5": ("h5py", "robomimic-style data"),
     "rerun": ("rerun", "3-D recordings"),
+    "fast": ("openvino", "faster scoring, int8"),
 }
 """Extra of the package → the module that it brings, and what for."""
 
@@ -75,6 +77,7 @@ def _cpu() -> Iterator[Finding]:
     flags = _cpu_flags()
     wanted = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if name in flags]
     yield Finding("CPU", "ok", f"{os.cpu_count()} cores, {', '.join(wanted) or 'no vector extensions known'}")
+    yield Finding("bf16", "ok", cpu.status())
 
 
 def _cpu_flags() -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +51,22 @@ def compose(start: Start, lines: Sequence[str], root: type) -> Composed:
     """Lay the files of a preset and the override lines over each other."""
     places = files.search_path(start)
     given = overrides.parse(lines, places)
+    layers = list(_layers(start, places, given.groups))
+    values = [each for each in given.values if not each.is_delete()]
+    recipe = _laid(layers, replace(given, values=values), root, "").leaves.get(("runner", "recipe"))
+    return _laid(layers, given, root, str(recipe.value) if recipe else "")
+
+
+def _laid(layers: Sequence[Layer], given: overrides.Overrides, root: type, recipe: str) -> Composed:
+    """All layers, with the older keys that mean something in that recipe translated."""
     translators: dict[str, Translator] = {}
     leaves: Leaves = {}
     notices: list[str] = []
-    for layer in _layers(start, places, given.groups):
+    for layer in layers:
         source = str(layer.origin)
-        notices += _lay(layer, leaves, translators.setdefault(source, Translator(source)))
+        notices += _lay(layer, leaves, translators.setdefault(source, Translator(source, recipe=recipe)))
     notices += [f"{line} (command line) {HYDRA_UNUSED}" for line in given.hydra]
-    on_top = translators["command line"] = Translator("command line")
+    on_top = translators["command line"] = Translator("command line", recipe=recipe)
     overrides.apply(given.values, leaves, on_top, root)
     for translator in translators.values():
         notices += translator.summary()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from referee.config.keys import Spec, known_keys, nearest_key, walk
+from referee.config.keys import Spec, known_keys, nearest_key
 from referee.config.leaves import Leaf, Leaves, Path, dotted
 from referee.config.schema import RECIPES, Recipe
-from referee.config.validate import shown
+from referee.config.validate import chosen_keys, shown
 from referee.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def check_needs(leaves: Leaves, recipe: str) -> None:
 
 def without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
     """One line for each key that somebody set and nothing will read."""
-    known = dict(walk(root))
+    known = dict(chosen_keys(root, leaves))
     chosen = {path: leaf for path, leaf in leaves.items() if _meant(leaf, known[path])}
     unread = {path: leaf for path, leaf in chosen.items() if not _is_read(path, RECIPES[recipe])}
     idle = [(path, leaf) for path, leaf in chosen.items() if path not in unread]

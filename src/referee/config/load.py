@@ -15,7 +15,9 @@ from referee.config.loaded import Loaded
 from referee.config.schema import Config
 from referee.config.validate import build, complete
 
-TAGS = {path[-1] for path, spec in walk(Config) if spec.key.tag}
+TAGS = {path[-1] for path, spec in walk(Config) if spec.key.tag} | {
+    spec.key.by[0].rpartition(".")[2] for _, spec in walk(Config) if spec.key.by
+}
 
 
 def load(

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 REQUIRED = MISSING  # as a default: the key has to be given
+ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Key:
     high: float | None = None
     only_if: str | None = None
     tag: bool = False
+    single: bool = False
+    by: tuple[str, Mapping[str, type]] | None = None
 
 
 def key(
@@ -34,6 +37,8 @@ def key(
     high: float | None = None,
     only_if: str | None = None,
     tag: bool = False,
+    single: bool = False,
+    by: tuple[str, Mapping[str, type]] | None = None,
 ) -> Any:
     """Declare one key.
 
@@ -43,8 +48,10 @@ def key(
     only_if: when the key acts, as "policy=expert", "film" (is on), or several joined by " or "; a name
         without a dot is a sibling, one with dots is absolute. A key set without effect is reported.
     tag: the value of this key chooses the dataclass of its section (see EnvConfig).
+    single: a list that may also be given as its only entry, without brackets.
+    by: for a section, another key and the dataclasses that its values choose; the first one is taken otherwise.
     """
-    meta = {"key": Key(help, choices, low, high, only_if, tag)}
+    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by)}
     if isinstance(default, type):
         return field(default_factory=default, metadata=meta)
     return field(default=default, metadata=meta)
@@ -62,24 +69,37 @@ RECIPES: Mapping[str, Recipe] = {
     "evaluate": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "train_policy": Recipe(
-        reads=("runner", "env.train", "env.eval", "algorithm", "actor"), needs=("env.train", "env.eval")
+        reads=("runner", "env.train", "env.eval", "algorithm", "actor", "reward"), needs=("env.train", "env.eval")
     ),
+    "train_reward": Recipe(reads=("runner", "data", "actor")),
 }
+TRAINS = "recipe=train_policy or recipe=train_reward"
+PAYS = "use_reward_model"
+RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
     """Where a run writes."""
 
-    log_path: str | None = key(None, "directory of the run; null = logs/<timestamp>-<preset>")
+    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<preset>")
+    output_dir: str = key("logs", "where runs without a log_path go")
     experiment_name: str | None = key(None, "name shown in logs; null = the preset's name")
-    project_name: str = key("referee", "project in W&B", only_if="runner.recipe=train_policy")
+    project_name: str = key("referee", "project in W&B", only_if=RUN_TRAINS)
     logger_backends: tuple[str, ...] = key(
         ("tensorboard",),
         "where metrics go besides metrics.jsonl",
         choices=("tensorboard", "wandb"),
-        only_if="runner.recipe=train_policy",
+        only_if=RUN_TRAINS,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopConfig:
+    """When the training of a reward model ends before its last epoch."""
+
+    patience: int = key(0, "validations in a row without a better one; 0 = never stop early", low=0)
+    min_delta: float = key(0.0, "what counts as better", low=0, only_if="patience")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +116,9 @@ class RunnerConfig:
     )
     expert_noise: float = key(0.0, "standard deviation added to the expert's actions", low=0, only_if="policy=expert")
     num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
-    film: bool = key(True, "write a film of some episodes")
+    film: bool = key(
+        True, "write a film of some episodes", only_if="recipe=evaluate or recipe=demo or recipe=train_policy"
+    )
     film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
     max_steps: int = key(1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy")
     max_minutes: float | None = key(
@@ -111,14 +133,36 @@ class RunnerConfig:
         high=1,
         only_if="recipe=train_policy",
     )
-    save_interval: int = key(20, "iterations between checkpoints", low=1, only_if="recipe=train_policy")
+    save_interval: int = key(20, "iterations (epochs of a reward model) between checkpoints", low=1, only_if=TRAINS)
     keep_every: int | None = key(
         None,
         "keep each checkpoint of so many iterations; null = only last and best",
         low=1,
         only_if="recipe=train_policy",
     )
-    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if="recipe=train_policy")
+    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if=TRAINS)
+    max_epochs: int | None = key(
+        None,
+        "passes over the frames; null = 3, or 30 where only a head learns",
+        low=1,
+        only_if="recipe=train_reward",
+    )
+    val_check_interval: int = key(1, "epochs between validations", low=1, only_if="recipe=train_reward")
+    save_steps: int = key(0, "also save every so many steps; 0 = never", low=0, only_if="recipe=train_reward")
+    log_interval: int = key(10, "steps between lines of the log", low=1, only_if="recipe=train_reward")
+    early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if="recipe=train_reward")
+    save_dir: str | None = key(
+        None,
+        "where the best weights go once more, as reward_model_best.pt; null = nowhere",
+        only_if="recipe=train_reward",
+    )
+    target_episode_fpr: float = key(
+        0.01,
+        "share of failing episodes that may be paid: threshold and gate are chosen for it",
+        low=0.0001,
+        high=0.5,
+        only_if="recipe=train_reward",
+    )
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -255,6 +299,7 @@ class PolicyModelConfig:
     model_type: str = key("mlp", "mlp on state, or cnn on images (and proprioception)", choices=("mlp", "cnn"))
     hidden_dims: tuple[int, ...] = key((128, 128), "widths of the hidden layers", low=1)
     initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
+    model_path: str | None = key(None, "run or checkpoint whose policy to start from; null = a random one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,10 +322,179 @@ class ActorConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResNetModelConfig:
+    """`resnet`: a ResNet, its feature map averaged, and a small head."""
+
+    model_type: str = key("resnet", "which reward model", tag=True)
+    arch: str = key("resnet10", "the encoder", choices=ARCHITECTURES)
+    width: int = key(16, "channels of its first layer; pretrained ones have 64", low=1)
+    norm: str = key("batch", "how channels are normalised", choices=("batch", "group"))
+    hidden_dim: int | None = key(256, "of the head; null = one linear layer", low=1)
+    dropout: float = key(0.0, "in the head", low=0, high=0.99)
+    image_size: int | None = key(None, "pixels that the model takes; null = those of the data", low=8)
+    crop: tuple[str, ...] = key((), "cut out before scaling: camera:top,left,height,width in pixels")
+    normalize: bool = key(True, "by ImageNet's mean and deviation")
+    precision: str = key("fp32", "of the encoder", choices=("fp32", "bf16"))
+    pretrained: str | None = key(None, "weights of the encoder, a local file; null = none")
+    model_path: str | None = key(None, "artifact or checkpoint to go on learning from; null = start anew")
+    freeze_encoder: bool = key(False, "train the head alone, on features that are encoded once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryClassifierConfig(ResNetModelConfig):
+    """`binary_classifier`: a ResNet10, usually frozen, and a learned weighting of its feature map."""
+
+    model_type: str = key("binary_classifier", "which reward model", tag=True)
+    freeze_encoder: bool = key(True, "train the head alone, on features that are encoded once")
+    num_spatial_blocks: int = key(8, "learned weightings of the feature map", low=1)
+    pooling: str = key("spatial", "weigh the whole feature map, or its average", choices=("spatial", "average"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardOptimConfig:
+    """The optimiser of a reward model."""
+
+    optimizer: str = key("adamw", "which", choices=("adamw", "adam"))
+    lr: float = key(1e-3, "learning rate", low=0)
+    weight_decay: float = key(1e-2, "pull towards 0", low=0)
+    schedule: str = key("cosine", "after the warm-up", choices=("cosine", "constant"))
+    warmup_ratio: float = key(0.1, "share of the steps in which the learning rate rises", low=0, high=0.99)
+    clip_grad: float = key(1.0, "largest norm of the gradient; 0 = no limit", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """How far training images are changed; validation and use see images as they are."""
+
+    random_shift: int = key(3, "largest shift in pixels; 0 = none", low=0)
+    brightness: float = key(0.1, "largest change of a factor; 0 = none", low=0, high=1)
+    contrast: float = key(0.1, "the same for contrast", low=0, high=1)
+    saturation: float = key(0.0, "the same for saturation", low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardActorConfig:
+    """Who learns a reward model, and how."""
+
+    model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
+    optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
+    augment: AugmentConfig = key(AugmentConfig, "changes to training images")
+    global_batch_size: int = key(64, "frames per step", low=1)
+    micro_batch_size: int | None = key(None, "frames per forward pass; null = all of a process's share", low=1)
+    sampling: str = key(
+        "balanced", "as many successes as failures in a batch, or every frame once", choices=("balanced", "natural")
+    )
+    positive_weight: float | None = key(
+        None, "weight of a success; null = 1, 0 = failures / successes", low=0, only_if="sampling=natural"
+    )
+    best_metric: str = key(
+        "val_auroc",
+        "what the best model is best at",
+        choices=("val_auroc", "val_loss", "val_accuracy", "train_accuracy"),
+    )
+    encoder_warmup_steps: int | None = key(
+        None,
+        "steps before a frozen encoder is frozen; null = 100 without pretrained weights",
+        low=0,
+        only_if="model.freeze_encoder",
+    )
+    feature_copies: int = key(
+        0, "augmented copies of each frame among cached features", low=0, only_if="model.freeze_encoder"
+    )
+    training_backend: str = key("simple", "one process, or several", choices=("simple", "ddp", "fsdp"))
+    num_processes: int = key(1, "of them", low=1, only_if="training_backend=ddp or training_backend=fsdp")
+    num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelConfig:
+    """The model that pays, and where it computes."""
+
+    model_path: str | None = key(None, "the artifact; or weights as .pt or .safetensors, which the keys below describe")
+    backend: str = key("torch", "what computes", choices=("torch", "compile", "onnxruntime", "openvino"))
+    int8: bool = key(False, "in whole numbers of 8 bits", only_if="backend=onnxruntime or backend=openvino")
+    debug_save_dir: str | None = key(None, "write some judged frames there as pictures; null = none")
+    model_type: str | None = key(
+        None, "of weights without an artifact, as those below", choices=("resnet", "binary_classifier")
+    )
+    arch: str | None = key(None, "the encoder", choices=ARCHITECTURES)
+    cameras: tuple[str, ...] | None = key(None, "the views, the main one first", single=True)
+    image_size: int | None = key(None, "pixels", low=8)
+    hidden_dim: int | None = key(None, "of the head", low=1)
+    dropout: float | None = key(None, "in the head", low=0, high=0.99)
+    normalize: bool | None = key(None, "by ImageNet's mean and deviation")
+    precision: str | None = key(None, "of the encoder", choices=("fp32", "bf16"))
+    num_spatial_blocks: int | None = key(None, "of binary_classifier", low=1)
+    pooling: str | None = key(None, "of binary_classifier", choices=("spatial", "average"))
+    freeze_encoder: bool | None = key(None, "as it was trained")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig:
+    """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
+
+    group_name: str = key("RewardGroup", "name of the reward worker group")
+    use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
+    reward_mode: str = key(
+        "terminal", "judge the last state of an episode, or each", choices=("terminal", "per_step"), only_if=PAYS
+    )
+    reward_type: str = key(
+        "binary",
+        "pay by success, by probability, or by the model's own score",
+        choices=("binary", "continuous", "score"),
+        only_if=PAYS,
+    )
+    success_reward: float = key(1.0, "paid for a success", only_if="reward_type=binary")
+    fail_reward: float = key(0.0, "paid for anything else", only_if="reward_type=binary")
+    reward_threshold: float | None = key(
+        None, "probability from which a state is a success; null = the artifact's own", low=0, high=1, only_if=PAYS
+    )
+    gate_k: int | None = key(None, "successes among the last gate_n states; null = the artifact's own", low=1)
+    gate_n: int | None = key(None, "null = the artifact's own", low=1)
+    combine_mode: str = key(
+        "weighted", "with the environment's reward", choices=("weighted", "replace", "add"), only_if=PAYS
+    )
+    reward_weight: float = key(1.0, "weight of the model's reward", only_if=PAYS)
+    env_reward_weight: float = key(0.0, "weight of the environment's", only_if="combine_mode=weighted")
+    gt_success_bonus: float = key(0.0, "paid for true success; then the reward is not learned alone", only_if=PAYS)
+    terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
+    model: RewardModelConfig = key(RewardModelConfig, "the model", only_if="use_reward_model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What a reward model learns from: data_path, or train_data_paths, or positive_dir and negative_dir."""
+
+    data_path: str | None = key(None, "folder with train.pt and val.pt, an episode store, or any format of episodes")
+    train_data_paths: tuple[str, ...] | None = key(None, "files of frames, as train.pt", single=True)
+    val_data_paths: tuple[str, ...] | None = key(
+        None, "the same for validation; null = none", single=True, only_if="train_data_paths"
+    )
+    positive_dir: str | None = key(None, ".npy trajectories with a success")
+    negative_dir: str | None = key(None, "those without", only_if="positive_dir")
+    cameras: tuple[str, ...] | None = key(None, "views to look at, the main one first; null = all", single=True)
+    val_split: float = key(
+        0.2, "share of the episodes for validation; 0 = none", low=0, high=0.9, only_if="data_path or positive_dir"
+    )
+    num_samples_per_episode: int = key(
+        0, "frames of an episode, evenly spaced; 0 = all", low=0, only_if="data_path or positive_dir"
+    )
+    fail_success_ratio: float = key(
+        0.0, "failures kept per success; 0 = all", low=0, only_if="data_path or positive_dir"
+    )
+    split_seed: int = key(42, "of the split into training and validation", low=0)
+    debug_save_dir: str | None = key(None, "write some frames there, by label and by verdict; null = none")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration."""
 
     runner: RunnerConfig = key(REQUIRED, "what to run")
     env: EnvSection = key(EnvSection, "where to run it")
     algorithm: AlgorithmConfig = key(AlgorithmConfig, "how the policy learns")
-    actor: ActorConfig = key(ActorConfig, "who learns it")
+    reward: RewardConfig = key(RewardConfig, "a learned reward")
+    data: DataConfig = key(DataConfig, "what a reward model learns from")
+    actor: ActorConfig | RewardActorConfig = key(
+        ActorConfig, "who learns", by=("runner.recipe", {"train_reward": RewardActorConfig})
+    )

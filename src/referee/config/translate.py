@@ -7,16 +7,17 @@ are laid over each other, so an older key in a user's file beats a newer one in 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
-from referee.config.schema import DataCollectionConfig, PandaEnvConfig
+from referee.config.schema import BinaryClassifierConfig, DataCollectionConfig, PandaEnvConfig, RewardModelConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Row:
     refused: bool = False
     accepts: tuple[Any, ...] | None = None  # of a key without effect: the values that are harmless
     implies: tuple[str, Any] | None = None  # a key and the value that it takes, unless somebody sets it
+    drops: tuple[Any, ...] = ()  # values that say nothing
+    recipe: str | None = None  # the only recipe in which the key means this
+    convert: Callable[[Any], Any] | None = None  # what becomes of the value
 
     def matches(self, path: Path) -> tuple[str, ...] | None:
         """What the stars stand for, or None."""
@@ -39,10 +43,15 @@ class Row:
 
 
 def moved(
-    old: str, new: str, document: str, values: Values | None = None, implies: tuple[str, Any] | None = None
+    old: str,
+    new: str,
+    document: str,
+    values: Values | None = None,
+    implies: tuple[str, Any] | None = None,
+    recipe: str | None = None,
 ) -> Row:
     """A key that has another name now, and perhaps meant another key's value too."""
-    return Row(old, new, document, values, implies=implies)
+    return Row(old, new, document, values, implies=implies, recipe=recipe)
 
 
 def valued(key: str, values: Values, document: str) -> Row:
@@ -60,10 +69,26 @@ def refused(old: str, because: str, document: str) -> Row:
     return Row(old, None, document, because=because, refused=True)
 
 
+def converted(key: str, convert: Callable[[Any], Any], document: str) -> Row:
+    """Values that are written in another way now."""
+    return Row(key, key, document, convert=convert)
+
+
+def _side(value: Any) -> Any:
+    """The side of square pictures, from [3,n,n]; anything else is left to the schema."""
+    match value:
+        case [3, int(height), int(width)] if height == width:
+            return height
+    return value
+
+
 SAME_NAME = [name for name, spec in specs(PandaEnvConfig).items() if not spec.key.tag and not spec.classes]
 COLLECTION = list(specs(DataCollectionConfig))
 AS_NPY = ("env.train.data_collection.export_format", "npy")
 AS_FRAMES = ("env.train.data_collection.export_format", "pickle_frames")
+MODEL = [name for name, spec in specs(BinaryClassifierConfig).items() if not spec.key.tag]
+CLASSIFIER = ("actor.model.model_type", "binary_classifier")
+LEARNS = "train_reward"
 OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.choices or ()}
 
 ROWS: tuple[Row, ...] = (
@@ -88,6 +113,72 @@ ROWS: tuple[Row, ...] = (
         moved(f"reward_data_collection.{name}", f"env.train.data_collection.{name}", "002", implies=AS_FRAMES)
         for name in COLLECTION
     ),
+    # Training a reward model: 002 beside a policy's training, 003 under `reward`.
+    Row("reward_training.only", "runner.recipe", "002", {True: LEARNS}, drops=(False,)),
+    *(
+        moved(f"reward_training.{old}", new, "002", recipe=LEARNS)
+        for old, new in (
+            ("data_path", "data.data_path"),
+            ("epochs", "runner.max_epochs"),
+            ("micro_batch_size", "actor.micro_batch_size"),
+            ("global_batch_size", "actor.global_batch_size"),
+            ("lr", "actor.optim.lr"),
+            ("save_dir", "runner.save_dir"),
+        )
+    ),
+    ignored("reward_training.*", "reward_training.only=true trains the reward model, and only that", "002"),
+    *(moved(f"reward.model.{name}", f"actor.model.{name}", "003", None, CLASSIFIER, LEARNS) for name in MODEL),
+    *(
+        moved(f"reward.{old}", new, "003", values, recipe=LEARNS)
+        for old, new, values in (
+            ("model.model_type", "actor.model.model_type", None),
+            ("model.image_keys", "data.cameras", None),
+            ("model.pretrained_encoder_path", "actor.model.pretrained", None),
+            ("model.use_pretrain", "actor.model.pooling", {True: "spatial", False: "average"}),
+            ("optim.*", "actor.optim.*", None),
+            ("data.positive_dir", "data.positive_dir", None),
+            ("data.negative_dir", "data.negative_dir", None),
+            ("num_epochs", "runner.max_epochs", None),
+            ("global_batch_size", "actor.global_batch_size", None),
+            ("micro_batch_size", "actor.micro_batch_size", None),
+            ("training_backend", "actor.training_backend", None),
+            ("log_interval", "runner.log_interval", None),
+            ("save_interval", "runner.save_steps", None),
+            ("save_dir", "runner.save_dir", None),
+        )
+    ),
+    ignored("reward.data.image_key", "data.cameras names the views", "003"),
+    ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
+    *(
+        Row(old, None, "003", because="training runs here, in actor.num_processes processes", recipe=LEARNS)
+        for old in ("reward.group_name", "cluster.num_nodes", "cluster.component_placement.*")
+    ),
+    ignored("reward.gpu_id", "the device is found by itself", "003"),
+    moved("runner.output_dir", "runner.logger.output_dir", "003"),
+    moved("runner.experiment_name", "runner.logger.experiment_name", "003"),
+    ignored("runner.task_type", "runner.recipe says it", "003"),
+    valued("actor.model.model_type", {"resnet_reward": "resnet"}, "001"),
+    valued("actor.model.pretrained", {False: None}, "004"),
+    converted("actor.model.image_size", _side, "004"),
+    # The model that pays: `reward.reward_model` in 000 and 003, `reward.resnet` in 002.
+    *(
+        moved(f"reward.{place}.{old}", f"reward.model.{new}", document, values)
+        for place, document in (("reward_model", "000"), ("resnet", "002"))
+        for old, new, values in (
+            *((name, name, None) for name in specs(RewardModelConfig)),
+            ("checkpoint_path", "model_path", None),
+            ("image_keys", "cameras", None),
+            ("use_pretrain", "pooling", {True: "spatial", False: "average"}),
+        )
+    ),
+    moved("reward.model.checkpoint_path", "reward.model.model_path", "001"),
+    moved("reward.model.image_keys", "reward.model.cameras", "003"),
+    moved("reward.checkpoint_path", "reward.model.model_path", "001"),
+    moved("reward.reward_model_type", "reward.model.model_type", "002"),
+    moved("reward.mode", "reward.combine_mode", "002"),
+    moved("reward.use_negative_reward", "reward.fail_reward", "001", {True: -1.0, False: 0.0}),
+    valued("reward.model.model_type", {"resnet_reward": "resnet"}, "001"),
+    converted("reward.model.image_size", _side, "001"),
     ignored("env.*.reward_render_mode", "every frame is drawn where episodes are recorded", "002", accepts=("always",)),
 )
 
@@ -98,6 +189,7 @@ class Translator:
 
     source: str
     rows: Sequence[Row] = ROWS
+    recipe: str = ""  # rows for another one do not count
     done: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     implied: dict[Path, Leaf] = field(default_factory=dict)
@@ -106,10 +198,14 @@ class Translator:
     def __call__(self, path: Path, leaf: Leaf) -> tuple[Path, Leaf] | None:
         """The canonical path and leaf; None when the key is accepted without effect."""
         old_path, old_value = path, leaf.value
+        if isinstance(leaf.value, str):  # what it refers to may have moved, too
+            leaf = replace(leaf, value=REFERENCE.sub(lambda found: f"${{{self._moved(found[1])}}}", leaf.value))
         for row in self.rows:
-            stars = row.matches(path)
+            stars = row.matches(path) if self._counts(row) else None
             if stars is None:
                 continue
+            if leaf.value in row.drops:
+                return None
             if row.new is None:
                 self._without_effect(row, path, leaf)
                 return None
@@ -118,7 +214,8 @@ class Translator:
                 origin = replace(leaf.origin, older=dotted(path))
                 self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
             path = _filled(row.new, stars)
-            leaf = replace(leaf, value=_new_value(leaf.value, row.values or {}))
+            value = row.convert(leaf.value) if row.convert else _new_value(leaf.value, row.values or {})
+            leaf = replace(leaf, value=value)
         self._check_single(path, dotted(old_path))
         if path != old_path:
             leaf = replace(leaf, origin=replace(leaf.origin, older=dotted(old_path)))
@@ -131,10 +228,16 @@ class Translator:
     def target(self, path: Path) -> Path:
         """The canonical path alone, for a key that is to be deleted."""
         for row in self.rows:
-            stars = row.matches(path)
+            stars = row.matches(path) if self._counts(row) else None
             if stars is not None and row.new is not None:
                 path = _filled(row.new, stars)
         return path
+
+    def _counts(self, row: Row) -> bool:
+        return row.recipe in (None, self.recipe)
+
+    def _moved(self, key: str) -> str:
+        return dotted(self.target(tuple(key.split("."))))
 
     def summary(self) -> list[str]:
         """The notices of this source: one for all translations, one for each key without effect."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs
@@ -50,7 +51,11 @@ def _values(cls: type, leaves: Leaves, path: Path) -> dict[str, Any]:
 
 
 def class_of(spec: Spec, leaves: Leaves, path: Path) -> type:
-    """The dataclass of a section, chosen by its tag where it has one."""
+    """The dataclass of a section, chosen by its tag or by another key where it has one."""
+    if spec.key.by is not None:
+        name, classes = spec.key.by
+        chooser = leaves.get(tuple(name.split(".")))
+        return classes.get(str(chooser.value), spec.classes[0]) if chooser else spec.classes[0]
     if spec.tag is None:
         return spec.classes[0]
     leaf = leaves.get((*path, spec.tag))
@@ -59,6 +64,15 @@ def class_of(spec: Spec, leaves: Leaves, path: Path) -> type:
     if not isinstance(leaf.value, str) or leaf.value not in spec.tagged:
         raise _not_among((*path, spec.tag), leaf, tuple(spec.tagged))
     return spec.tagged[leaf.value]
+
+
+def chosen_keys(root: type, leaves: Leaves, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
+    """All keys below a section, of the classes that are chosen here."""
+    for name, spec in specs(root).items():
+        here = (*path, name)
+        yield here, spec
+        if spec.classes:
+            yield from chosen_keys(class_of(spec, leaves, here), leaves, here)
 
 
 def _check_known(path: Path, leaf: Leaf, leaves: Leaves, root: type) -> None:
@@ -137,6 +151,8 @@ def _checked(path: Path, leaf: Leaf, spec: Spec) -> Any:
 
 
 def _checked_list(path: Path, leaf: Leaf, spec: Spec) -> tuple[Any, ...]:
+    if spec.key.single and type(leaf.value) is spec.scalar:
+        leaf = Leaf([leaf.value], leaf.origin)
     if not isinstance(leaf.value, list | tuple):
         raise _wrong(path, leaf, f"must be a list, as {shown(spec.default)}")
     if spec.key.low is not None and len(leaf.value) < spec.key.low:

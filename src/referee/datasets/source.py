@@ -11,7 +11,29 @@ from pathlib import Path
 import numpy as np
 
 from referee.episodes import Episode, EpisodeStore
+from referee.episodes.formats.detect import read_any
+from referee.episodes.store import EPISODES
+from referee.errors import RefereeError
 from referee.labels.log import UNKNOWN, LabelLog
+
+
+def open_source(path: Path) -> EpisodeStore | Reread:
+    """An episode store, or files of any format that holds episodes; to be read as often as one likes."""
+    if not path.exists():
+        raise RefereeError(f"{path} does not exist")
+    if (path / EPISODES).is_dir():
+        return EpisodeStore(path, create=False)
+    return Reread(lambda: read_any(path))
+
+
+class Reread:
+    """Episodes that are read anew at every pass."""
+
+    def __init__(self, read: Callable[[], Iterator[Episode]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Episode]:
+        return self._read()
 
 
 def resolve(episode: Episode, labels: LabelLog | None) -> np.ndarray:

@@ -200,17 +200,14 @@ class EpisodeStore:
 
 
 def _write_all(paths: Sequence[str], episodes: Sequence[Episode]) -> list[int]:
-    """Write new files and wait for the disk once all of them are on their way to it; returns their sizes."""
+    """Write new files and wait until they are on disk; returns their sizes."""
     handles: list[io.FileIO] = []
     try:
         sizes = []
         for path, episode in zip(paths, episodes, strict=True):
             handles.append(io.FileIO(path, "xb"))
             sizes.append(native.write_to(handles[-1], episode))
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(handles[-1].fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # starts the writing
-        for handle in handles:
-            os.fdatasync(handle.fileno())
+        files.flush_all([handle.fileno() for handle in handles])
         return sizes
     finally:
         for handle in handles:

@@ -33,6 +33,8 @@ class Rollout:
         self.rewards = np.zeros(shape, np.float32)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
+        self.success = np.zeros(shape, bool)
+        """The truth, to be logged beside what a reward model says; no learner reads it."""
         self.finals: list[Final] = []
         self.last: Observation = {}
         """The observation after the last step."""
@@ -47,8 +49,12 @@ class Rollout:
         observation: Observation,
         actions: np.ndarray,
         result: tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]],
+        success: np.ndarray | None = None,
     ) -> None:
-        """Store step `step`: what was seen before it, what was done, and what the environment answered."""
+        """Store step `step`: what was seen before it, what was done, and what the environment answered.
+
+        success: bool[N], the truth about the states that the step led to.
+        """
         after, rewards, terminated, truncated, info = result
         for name, array in self.observations.items():
             array[step] = observation[name]
@@ -56,6 +62,8 @@ class Rollout:
         self.rewards[step] = rewards
         self.terminated[step] = terminated
         self.truncated[step] = truncated
+        if success is not None:
+            self.success[step] = success
         for i in np.flatnonzero(terminated | truncated):
             self.finals.append(Final(step, int(i), info["final_obs"][i]))
         self.last = after

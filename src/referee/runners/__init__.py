@@ -8,11 +8,13 @@ from referee.config import Loaded
 from referee.runners.demo import demo
 from referee.runners.evaluate import evaluate
 from referee.runners.train_policy import train_policy
+from referee.runners.train_reward import train_reward
 
 RUNNERS: dict[str, Callable[[Loaded], None]] = {
     "evaluate": evaluate,
     "demo": demo,
     "train_policy": train_policy,
+    "train_reward": train_reward,
 }
 """Recipe name (`runner.recipe`) → the function that runs it."""
 

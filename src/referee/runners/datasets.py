@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 
 from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.source import Reread, open_source
 from referee.datasets.windows import WindowOptions, build_windows
-from referee.episodes import Episode, EpisodeStore
-from referee.episodes.formats.detect import read_any
-from referee.errors import RefereeError
+from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
 
 
@@ -28,24 +26,10 @@ def windows(source: Path, output: Path, options: WindowOptions, console: Console
     _print(console, build_windows(episodes, output, options, labels=labels, name=str(source)))
 
 
-def _open(source: Path) -> tuple[EpisodeStore | Iterable[Episode], LabelLog | None]:
+def _open(source: Path) -> tuple[EpisodeStore | Reread, LabelLog | None]:
     logging.getLogger("referee").addHandler(logging.NullHandler())  # warnings are in the summary
-    if not source.exists():
-        raise RefereeError(f"{source} does not exist")
-    if (source / "episodes").is_dir():
-        store = EpisodeStore(source, create=False)
-        return store, LabelLog.of(store)
-    return _Reread(source), None
-
-
-class _Reread:
-    """Files of another format, read anew at every pass."""
-
-    def __init__(self, source: Path) -> None:
-        self._source = source
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return read_any(self._source)
+    episodes = open_source(source)
+    return episodes, LabelLog.of(episodes) if isinstance(episodes, EpisodeStore) else None
 
 
 def _print(console: Console, summary: object) -> None:

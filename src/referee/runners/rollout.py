@@ -13,6 +13,7 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import Policy
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
+from referee.rewards import RewardManager, TruthBeside
 
 
 @dataclass
@@ -92,6 +93,24 @@ def roll_out(
         once[done] = info["success"][done]
         returns[done], lengths[done] = 0.0, 0
     return outcomes
+
+
+class SecondOpinion:
+    """Hears what a reward model says about the last state of each episode, beside the truth."""
+
+    def __init__(self, manager: RewardManager, cameras: tuple[str, ...]) -> None:
+        self.truth = TruthBeside()
+        self._manager, self._cameras = manager, cameras
+
+    def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
+        """See a step."""
+        ids = np.flatnonzero(done)
+        if not len(ids):
+            return
+        pictures = env.render_cameras(ids, final=True, cameras=self._cameras)
+        said = self._manager.judge(pictures, cameras=self._cameras).success
+        if said is not None:
+            self.truth.add(said, success[ids])
 
 
 class FilmMaker:

@@ -12,9 +12,10 @@ from referee.files import write_text
 
 def name_run(loaded: Loaded) -> Path:
     """`logs/<timestamp>-<preset>` unless the config names one; nothing is made yet."""
-    named = loaded.config.runner.logger.log_path
+    logger = loaded.config.runner.logger
     preset = Path(loaded.preset).stem
-    return Path(named) if named else Path("logs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{preset}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{preset}"
+    return Path(logger.log_path) if logger.log_path else Path(logger.output_dir) / name
 
 
 def open_run(loaded: Loaded, folder: Path | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""Recipe: train a policy with PPO on the environment's reward."""
+"""Recipe: train a policy with PPO, on the environment's reward or on a learned one."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"actor.model.model_type=mlp reads state only: set env.train.obs_mode=state, not {train.obs_mode}"
         )
+    reward = config.reward
+    if reward.use_reward_model and train.terminate_on_success and reward.terminate_on != "truth":
+        raise ConfigError(
+            "env.train.terminate_on_success=true lets the truth end episodes beside a reward model: "
+            "set it to false, or say reward.terminate_on=truth"
+        )
+    if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
+        raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
     for name in ("task", "obs_mode", "control_mode"):
         here, there = getattr(train, name), getattr(config.env.eval, name)
         if here != there:

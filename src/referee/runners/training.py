@@ -13,19 +13,22 @@ import torch
 from rich.console import Console
 
 from referee.config import Config
+from referee.config.schema import ActorConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.files import write_json
 from referee.pictures import save_gif
+from referee.rewards import TruthBeside
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
-from referee.runners.environments import make_env
-from referee.runners.rollout import FilmMaker, Outcomes, roll_out, save_strip
+from referee.runners.environments import make_env, make_reward
+from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
+from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker
 
 EVAL_SEED = 1_000_000
@@ -46,7 +49,7 @@ class Training:
     """The state of a run: workers, counters, and what was measured."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
-        assert config.env.train is not None and config.env.eval is not None
+        assert config.env.train is not None and config.env.eval is not None and isinstance(config.actor, ActorConfig)
         seed = config.runner.seed
         self.config, self.folder = config, folder
         torch.manual_seed(seed)
@@ -58,6 +61,8 @@ class Training:
         self.roller = RolloutWorker(self.policy, seed=seed)
         self.actor = ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
         self.rollout = Rollout(self.env.env, config.algorithm.rollout_steps, self.policy.inputs)
+        self.reward = make_reward(config.reward, self.env.env, config.algorithm.rollout_steps)
+        self.truth = TruthBeside()
         self.iteration, self.steps, self.seconds = 0, 0, 0.0
         self.best = Best()
         self.outcomes = Outcomes()
@@ -65,7 +70,9 @@ class Training:
         self._shown: dict[str, float] = {}
 
     def warm_start(self, console: Console) -> None:
-        """Look at the first states, and clone demonstrations if asked to."""
+        """Take over a policy, or look at the first states; clone demonstrations if asked to."""
+        if self._take_over(console):
+            return
         if self.policy.norm is not None and self.config.algorithm.normalise_observations:
             self.policy.norm.update(torch.from_numpy(self.env.observation["states"]))
         wanted = self.config.algorithm.bc_warmup
@@ -81,6 +88,19 @@ class Training:
             f"success at the end {self.outcomes.rate()}"
         )
 
+    def _take_over(self, console: Console) -> bool:
+        """Start from the policy of another run, where one is named."""
+        assert isinstance(self.config.actor, ActorConfig) and self.config.env.train is not None
+        place = self.config.actor.model.model_path
+        if place is None:
+            return False
+        folder = checkpoint.find(Path(place))
+        stored = checkpoint.load(folder)
+        checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
+        self.evaluate()
+        console.print(f"starting from {folder}: success at the end {self.outcomes.rate()}", soft_wrap=True)
+        return True
+
     def finished(self) -> bool:
         """Whether the steps, the minutes or the wanted success are reached."""
         runner = self.config.runner
@@ -91,7 +111,9 @@ class Training:
     def iterate(self) -> dict[str, float]:
         """One rollout and one update."""
         start = time.perf_counter()
-        self.roller.collect(self.env, self.rollout)
+        before = 0.0 if self.reward is None else self.reward.manager.seconds
+        self.roller.collect(self.env, self.rollout, self.reward)
+        judged = {} if self.reward is None else self._pay(self.reward, before)
         collected = time.perf_counter()
         progress = min(1.0, self.steps / self.config.runner.max_steps)
         learned = self.actor.update(self.rollout, progress=progress)
@@ -102,6 +124,7 @@ class Training:
         self.seconds += end - start
         numbers = {f"env/{name}": value for name, value in self.env.statistics().items()}
         numbers["rollout/rewards"] = float(self.rollout.rewards.mean())
+        numbers |= judged
         numbers |= {f"train/{name}": float(value) for name, value in learned.items()}
         numbers |= {
             "time/rollout": collected - start,
@@ -112,18 +135,31 @@ class Training:
         self._shown |= numbers
         return numbers
 
+    def _pay(self, reward: RewardWorker, before: float) -> dict[str, float]:
+        """Let the reward model say what the rollout is worth; the truth is only written down beside it."""
+        scored = reward.score(self.rollout)
+        self.actor.update_rewards(self.rollout, scored, reward.options)
+        numbers = {"time/compute_model_rewards": (reward.manager.seconds - before) / self.rollout.steps}
+        if scored.success is None:
+            return numbers
+        self.truth.reset()
+        self.truth.add(scored.success[scored.judged], self.rollout.success[scored.judged])
+        return numbers | self.truth.log()
+
     def evaluate(self) -> dict[str, float]:
         """The deterministic policy on the fixed evaluation episodes."""
         if self.evaluated_at == self.steps:
             return {}
         env = self.eval_env
         policy = Player(self.policy, env)
-        self.outcomes = roll_out(env, policy, self.config.runner.eval_episodes, seed=EVAL_SEED, observe=policy.see)
+        second = None if self.reward is None else SecondOpinion(self.reward.manager, self.reward.cameras)
+        self.outcomes = roll_out(
+            env, policy, self.config.runner.eval_episodes, seed=EVAL_SEED, observe=policy.see, watch=second
+        )
         self.evaluated_at = self.steps
         rate = self.outcomes.rate()
-        if rate.share > self.best.success:
-            self.best = Best(rate.share, self.steps)
-            self.save(best=True)
+        judged = {} if second is None else second.truth.log("eval/reward")
+        self._keep_best(judged.get("eval/reward/model_success", rate.share))
         low, high = rate.interval
         numbers = {
             "eval/success_at_end": rate.share,
@@ -132,8 +168,15 @@ class Training:
             "eval/success_once": self.outcomes.rate(once=True).share,
             "eval/return": float(np.mean(self.outcomes.returns)),
         }
+        numbers |= judged
         self._shown |= numbers
         return numbers
+
+    def _keep_best(self, success: float) -> None:
+        """The best policy by true success; where a model pays, by its word: there the truth chooses nothing."""
+        if success > self.best.success:
+            self.best = Best(success, self.steps)
+            self.save(best=True)
 
     def line(self) -> str:
         """What the progress bar says."""
@@ -144,6 +187,8 @@ class Training:
             parts.append(f"success {100 * train:.0f} %")
         if judged is not None:
             parts.append(f"evaluated {100 * judged:.1f} %")
+        if (gap := shown.get("reward/hacking_gap")) is not None:
+            parts.append(f"gap {100 * gap:+.0f} %")
         return " · ".join(parts)
 
     def save(self, *, best: bool = False) -> Path:
@@ -151,6 +196,8 @@ class Training:
         folder = self.folder / "checkpoints" / ("best" if best else f"step_{self.steps}")
         state = {f"worker.{name}": value for name, value in self.env.save_state().items()}
         state["noise"] = checkpoint.generator_state(self.roller.random)
+        if self.reward is not None:
+            state |= {f"reward.{name}": value for name, value in self.reward.save_state().items()}
         state["shuffle"] = self.actor.generator.get_state().numpy()
         checkpoint.save(
             folder,
@@ -189,6 +236,9 @@ class Training:
         self.env.restore_state(worker)
         checkpoint.restore_generator(self.roller.random, stored.arrays["noise"])
         self.actor.generator.set_state(torch.from_numpy(stored.arrays["shuffle"]))
+        gate = {name.removeprefix("reward."): v for name, v in stored.arrays.items() if name.startswith("reward.")}
+        if self.reward is not None and gate:
+            self.reward.restore_state(gate)
         meta = stored.meta
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])

@@ -7,6 +7,7 @@ import os
 import torch
 
 from referee.config.schema import ActorConfig, PPOConfig
+from referee.rewards import RewardOptions, Scored, combine
 from referee.rl.policy import Policy
 from referee.rl.ppo import PPO
 from referee.rl.rollout import Rollout
@@ -19,6 +20,11 @@ class ActorWorker:
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = PPO(policy, algorithm, actor, self.generator)
         self._threads = actor.num_threads or os.cpu_count() or 1
+
+    def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
+        """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
+        bonus = rollout.success & scored.judged if options.gt_success_bonus else None
+        rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)
 
     def update(self, rollout: Rollout, *, progress: float) -> dict[str, float]:
         """One iteration of learning; returns the metrics."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,15 @@ import numpy as np
 from referee.envs import Observation, RefereeVectorEnv
 
 StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+Watch = Callable[[StepResult], np.ndarray | None]
 STATISTICS = ("success_once", "success_at_end", "return", "episode_length")
+
+
+def true_success(result: StepResult) -> np.ndarray:
+    """bool[N]: whether the states that a step led to are successes; the last states of episodes that ended."""
+    _, _, terminated, truncated, info = result
+    done = terminated | truncated
+    return np.where(done, info["final_info"]["success"], info["success"]) if done.any() else info["success"]
 
 
 class EnvWorker:
@@ -23,14 +32,17 @@ class EnvWorker:
         self._lengths = np.zeros(env.num_envs, np.int64)
         self._finished: dict[str, list[float]] = {name: [] for name in STATISTICS}
 
-    def step(self, actions: np.ndarray) -> StepResult:
-        """One step of all environments; actions are clipped to the action space here."""
+    def step(self, actions: np.ndarray, watch: Watch | None = None) -> StepResult:
+        """One step of all environments; actions are clipped to the action space here.
+
+        watch: sees the result, and may say which episodes end here, bool[N], although the environment goes on.
+        """
         result = self.env.step(np.clip(actions, -1.0, 1.0))
+        early = watch(result) if watch is not None else None
+        if early is not None and early.any():
+            result = self._end(early, result)
         self.observation, rewards, terminated, truncated, info = result
-        done = terminated | truncated
-        success = info["success"]
-        if done.any():
-            success = np.where(done, info["final_info"]["success"], success)
+        done, success = terminated | truncated, true_success(result)
         self._once |= success
         self._returns += rewards
         self._lengths += 1
@@ -42,6 +54,17 @@ class EnvWorker:
             self._returns[done] = 0.0
             self._lengths[done] = 0
         return result
+
+    def _end(self, early: np.ndarray, result: StepResult) -> StepResult:
+        """The result with those episodes ended, and their next ones begun, as if the environment had ended them."""
+        before, rewards, terminated, truncated, info = result
+        last = info["final_obs"].copy() if "final_obs" in info else np.full(self.env.num_envs, None, object)
+        success = true_success(result)
+        for i in np.flatnonzero(early):
+            last[i] = {name: value[i].copy() for name, value in before.items()}
+        observation, begun = self.env.reset(options={"reset_mask": early})
+        told = {**info, "success": begun["success"], "final_obs": last, "final_info": {"success": success}}
+        return observation, rewards, terminated | early, truncated, told
 
     def statistics(self) -> dict[str, float]:
         """Means over the episodes that finished since the last call (none: an empty dict)."""

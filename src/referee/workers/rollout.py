@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from referee.rl.policy import Policy
 from referee.rl.rollout import Rollout
-from referee.workers.env import EnvWorker
+from referee.workers.env import EnvWorker, true_success
+from referee.workers.reward import RewardWorker
 
 
 class RolloutWorker:
@@ -16,11 +19,15 @@ class RolloutWorker:
         self.policy = policy
         self.random = np.random.default_rng(seed)
 
-    def collect(self, env: EnvWorker, rollout: Rollout) -> None:
-        """Fill `rollout` with the next steps of `env`."""
+    def collect(self, env: EnvWorker, rollout: Rollout, reward: RewardWorker | None = None) -> None:
+        """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes."""
         rollout.begin()
+        if reward is not None:
+            reward.begin()
         shape = rollout.actions.shape[1:]
         for step in range(rollout.steps):
             before = env.observation
             actions = self.policy.act(before, noise=self.random.standard_normal(shape, dtype=np.float32))
-            rollout.add(step, before, actions, env.step(actions))
+            watch = None if reward is None else partial(reward.watch, step)
+            result = env.step(actions, watch)
+            rollout.add(step, before, actions, result, true_success(result))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import mmap
 import struct
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,26 +77,36 @@ def write_arrays(file: BinaryIO | io.FileIO, arrays: Mapping[str, np.ndarray], m
     """A safetensors file with those arrays, metadata, and a checksum of the data; returns the number of bytes."""
     # Wide types first, so that every array is aligned.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    whole = {name: np.ascontiguousarray(arrays[name]) for name in order}
-    header: dict[str, Any] = {}
-    start, crc = 0, 0
-    for name, array in whole.items():
-        header[name] = {
-            "dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, start + array.nbytes],
-        }  # fmt: skip
-        start += array.nbytes
-        crc = zlib.crc32(_bytes(array), crc)
-    header["__metadata__"] = {**metadata, "crc32": f"{crc:08x}"}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    parts = [_bytes(np.ascontiguousarray(arrays[name])) for name in order]
+    size = sum(map(len, parts))
+    if size < SMALL:  # one call instead of many
+        parts = [memoryview(b"".join(parts))]
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    entries = _entries(tuple((name, arrays[name].dtype, arrays[name].shape) for name in order))
+    about = json.dumps({**metadata, "crc32": f"{crc:08x}"}, separators=(",", ":"))
+    text = f'{{{entries}{"," if entries else ""}"__metadata__":{about}}}'.encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
-    if start < SMALL:  # one call instead of many
-        _write(file, b"".join([head, *(_bytes(array) for array in whole.values())]))
+    if size < SMALL:
+        _write(file, head + parts[0])
     else:
-        _write(file, head)
-        for array in whole.values():
-            _write(file, _bytes(array))
-    return len(head) + start
+        for part in (memoryview(head), *parts):
+            _write(file, part)
+    return len(head) + size
+
+
+@lru_cache(maxsize=256)
+def _entries(arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> str:
+    """What the header says about arrays that follow each other; episodes of a run often look alike."""
+    header: dict[str, Any] = {}
+    start = 0
+    for name, dtype, shape in arrays:
+        stop = start + dtype.itemsize * math.prod(shape)
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    return json.dumps(header, separators=(",", ":"))[1:-1]
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

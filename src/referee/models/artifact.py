@@ -1,0 +1,270 @@
+"""A reward model as a directory: everything that turns an observation into a probability, and where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import save_file as save_tensors
+
+from referee import files
+from referee.errors import RefereeError
+from referee.models import backends, weights
+from referee.models.contract import ModelError, ModelSpec, RewardModel, Verdict, select_views
+from referee.models.reference import Reference
+from referee.models.registry import build
+
+__all__ = ["Artifact", "Calibration", "Reference"]
+
+VERSION = 1
+MODEL, CONFIG, REFERENCE = "model.safetensors", "config.json", "reference.safetensors"
+CALIBRATION, PROVENANCE = "calibration.json", "provenance.json"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How logits become probabilities, and probabilities decisions."""
+
+    temperature: float = 1.0
+    """probability = sigmoid(logit / temperature)"""
+    threshold: float = 0.5
+    """A frame is a success where its probability is at least this."""
+    gate_k: int = 1
+    """So many of the last `gate_n` frames must be successes before the gate fires."""
+    gate_n: int = 1
+    target_episode_fpr: float | None = None
+    """The share of failing episodes, for which threshold and gate were chosen; None where nobody chose them."""
+    measured: dict[str, Any] = field(default_factory=dict)
+    """What was found with them, as plain JSON."""
+    terminal_threshold: float | None = None
+    """The threshold where only the last state of an episode is judged, and no gate helps; None = `threshold`."""
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "threshold", "target_episode_fpr", "terminal_threshold"):
+            value = getattr(self, name)
+            if value is None and name in ("target_episode_fpr", "terminal_threshold"):
+                continue
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise ModelError(f"{name} is {value!r}, but a number is needed")
+        if self.temperature <= 0:
+            raise ModelError(f"temperature is {self.temperature}, but it must be above 0")
+        for name in ("threshold", "target_episode_fpr", "terminal_threshold"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ModelError(f"{name} is {value}, but it must be in 0..1")
+        if type(self.gate_k) is not int or type(self.gate_n) is not int or not 1 <= self.gate_k <= self.gate_n:
+            raise ModelError(f"the gate of {self.gate_k} in {self.gate_n} frames cannot be: 1 <= gate_k <= gate_n")
+
+    def threshold_in(self, mode: str) -> float:
+        """The threshold of a reward mode, `per_step` or `terminal`."""
+        last = self.terminal_threshold if mode == "terminal" else None
+        return self.threshold if last is None else last
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """The inverse of `to_json`; unknown names are an error."""
+        known = {each.name for each in fields(cls)}
+        if not isinstance(values, dict) or not set(values) <= known:
+            raise ModelError(f"holds more or less than {', '.join(sorted(known))}")
+        return cls(**values)
+
+
+@dataclass
+class Artifact:
+    """A model, its calibration, what its training frames looked like, and where it came from."""
+
+    model: RewardModel
+    calibration: Calibration = field(default_factory=Calibration)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Dataset hash, episode ids per split (`train`, `val`), seed, version of the code, options; plain JSON."""
+    reference: Reference | None = None
+    folder: Path | None = None
+    """Where it was loaded from or saved to."""
+    _scorer: backends.Scorer | None = field(default=None, repr=False)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Of the model."""
+        return self.model.spec
+
+    # --- scoring ---
+
+    def logits(self, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> np.ndarray:
+        """f32[n] of frames uint8[n,V,H,W,3], or float in 0..1; always in evaluation mode."""
+        if self._scorer is not None:
+            return self._scorer.logits(images)
+        return self.model.logits(images, batch_size)
+
+    def judge(self, images: np.ndarray | torch.Tensor) -> Verdict:
+        """The calibrated verdict on frames."""
+        calibration = self.calibration
+        return Verdict.of(self.logits(images), temperature=calibration.temperature, threshold=calibration.threshold)
+
+    def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> Verdict:
+        """The calibrated verdict on observations as environments give them; see `RewardModel.score`."""
+        return self.judge(select_views(observations, self.spec.cameras, cameras))
+
+    def distance(self, images: np.ndarray | torch.Tensor) -> np.ndarray:
+        """f32[n]: how far frames are from those of training, about 1 for a usual one."""
+        if self.reference is None:
+            raise ModelError(f"{self.folder or 'the artifact'} holds no {REFERENCE}, so it cannot say what is unusual")
+        return self.reference.distance(embed(self.model, images))
+
+    def use(self, backend: str = "torch", *, int8: bool = False, threads: int | None = None) -> backends.Scorer:
+        """Score with another back end from now on; it is compared with torch on the artifact's own frames first."""
+        if self.reference is None:
+            raise ModelError(f"{self.folder or 'the artifact'} holds no frames to compare the {backend} back end on")
+        self._scorer = backends.choose(
+            self.model, self.reference.frames, backend=backend, int8=int8, threads=threads,
+            temperature=self.calibration.temperature,
+        )  # fmt: skip
+        return self._scorer
+
+    # --- keeping ---
+
+    def save(self, folder: Path | str) -> None:
+        """Write the whole directory beside its goal and rename it; an artifact of that name is replaced."""
+        folder = Path(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            temporary.chmod(0o755)
+            state = {name: value.detach().cpu().contiguous() for name, value in self.model.state_dict().items()}
+            save_tensors(state, temporary / MODEL)
+            if self.reference is not None:
+                save_arrays(self.reference.arrays(), temporary / REFERENCE)
+            hashes = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
+            config = {"version": VERSION, "model": self.spec.to_json(), "sha256": hashes}
+            for name, value in (
+                (CONFIG, config), (CALIBRATION, self.calibration.to_json()), (PROVENANCE, self.provenance),
+            ):  # fmt: skip
+                (temporary / name).write_text(_json(value, name))
+            for path in temporary.iterdir():
+                files.flush(path)
+            _swap(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self.folder = folder
+
+    def recalibrate(self, calibration: Calibration) -> None:
+        """Take another calibration, and write it where the artifact is kept."""
+        if self.folder is not None:
+            files.write_text(self.folder / CALIBRATION, _json(calibration.to_json(), CALIBRATION))
+        self.calibration = calibration
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read an artifact, or one line that names the file that is missing or broken."""
+        folder = Path(folder)
+        place = folder if folder.exists() else _old(folder)  # a kill between two renames
+        if not place.is_dir():
+            raise ModelError(f"{folder} is no artifact: it is not there, or no directory")
+        config = _read_json(place / CONFIG)
+        version = config.get("version")
+        if type(version) is not int or version < 1:
+            raise ModelError(f"{place / CONFIG}: says no version, so it is no artifact")
+        if version > VERSION:
+            raise ModelError(
+                f"{folder} is an artifact of version {version}, this program reads up to {VERSION}: update referee"
+            )
+        hashes = config.get("sha256")
+        if not isinstance(hashes, dict) or MODEL not in hashes:
+            raise ModelError(f"{place / CONFIG}: says no sha256 of {MODEL}")
+        for name in (MODEL, REFERENCE):
+            if name in hashes:
+                _check(place / name, hashes[name])
+        spec = _naming(place / CONFIG, lambda: ModelSpec.from_json(config.get("model")))
+        calibration = _naming(place / CALIBRATION, lambda: Calibration.from_json(_read_json(place / CALIBRATION)))
+        model = build(spec)
+        weights.fill(model, weights.read_safetensors(place / MODEL), str(place / MODEL))
+        reference = None
+        if REFERENCE in hashes:
+            tensors = weights.read_safetensors(place / REFERENCE)
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            reference = _naming(place / REFERENCE, lambda: Reference.from_arrays(arrays))
+        return cls(model.eval(), calibration, _read_json(place / PROVENANCE), reference, folder)
+
+    @classmethod
+    def open(cls, path: Path | str, spec: ModelSpec | None = None) -> Self:
+        """An artifact directory, or the weights alone in a .pt or .safetensors file, of the model that `spec` says."""
+        path = Path(path)
+        if path.is_dir() or not path.suffix:
+            return cls.load(path)
+        if path.name == MODEL and (path.parent / CONFIG).exists():
+            return cls.load(path.parent)
+        model = weights.load_checkpoint(path, spec or ModelSpec())
+        return cls(model.eval(), provenance={"imported": str(path)})
+
+
+def embed(model: RewardModel, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> np.ndarray:
+    """f32[n,e]: the summaries of frames that a `Reference` is made of."""
+    pieces = model.by_pieces(lambda prepared: model.embed(model.encode(prepared)), images, batch_size)
+    return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float32)
+
+
+def _swap(temporary: Path, folder: Path) -> None:
+    old = _old(folder)
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)  # kept until the new one has its name
+    temporary.rename(folder)
+    files.flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}-old")
+
+
+def _json(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{name} would hold more than plain values ({error})") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ModelError(f"{path}: is missing") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: is cut off or broken ({error})") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: is cut off or broken (no JSON object)")
+    return value
+
+
+def _check(path: Path, expected: Any) -> None:
+    if not path.is_file():
+        raise ModelError(f"{path}: is missing")
+    if _digest(path) != expected:
+        raise ModelError(f"{path}: is cut off or has changed since it was written (checksum)")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _naming(path: Path, read: Any) -> Any:
+    """What `read` gives; its errors with the name of the file."""
+    try:
+        return read()
+    except RefereeError as error:
+        text = str(error)
+        raise ModelError(text if text.startswith(str(path)) else f"{path}: {text}") from error

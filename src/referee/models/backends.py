@@ -1,0 +1,211 @@
+"""Where the encoder runs: torch, torch.compile, onnxruntime or OpenVINO, in fp32 or int8.
+
+Preparation and head are the model's own everywhere; only the convolutions, which take the time, run elsewhere. A back
+end is compared with the model on real frames before it is used, and is not used where it says something else.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from referee import cpu
+from referee.episodes.optional import require
+from referee.models.contract import ModelError, RewardModel, check_shape, evaluating, probability_of
+from referee.models.onnx_graph import INPUT, encoder_graph, observe
+from referee.models.resnet import ResNet
+
+_log = logging.getLogger(__name__)
+BACKENDS = ("torch", "compile", "onnxruntime", "openvino")
+BOUNDS = {"fp32": 1e-3, "int8": 0.05}
+"""The largest difference in probability from the model itself, on the frames compared, at which a back end is used."""
+MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32}
+"""Pictures that go through the encoder at once: the activations of more do not stay in a core's cache."""
+Encode = Callable[[Tensor], Tensor]
+"""Prepared frames f32[n,V,3,S,S] → features f32[n,d], as `RewardModel.encode`."""
+
+
+class Scorer:
+    """A model whose encoder runs on a back end; gives the same logits up to the stated bound, faster."""
+
+    def __init__(self, model: RewardModel, encode: Encode, *, backend: str, int8: bool = False) -> None:
+        self.model, self.backend, self.int8 = model, backend, int8
+        self.difference = 0.0
+        """The largest difference in probability from the model itself, where they were compared."""
+        self._encode = encode
+        self._frames = frames_at_once(model, backend)
+
+    @property
+    def name(self) -> str:
+        """For logs and tables."""
+        return f"{self.backend} int8" if self.int8 else self.backend
+
+    def logits(self, images: np.ndarray | Tensor) -> np.ndarray:
+        """f32[n] of frames uint8[n,V,H,W,3], or float in 0..1."""
+        check_shape(images, self.model.spec)
+        pieces = [np.empty(0, np.float32)]
+        with evaluating(self.model):
+            for start in range(0, len(images), self._frames):
+                prepared = self.model.prepare(images[start : start + self._frames])
+                pieces.append(self.model.head(self._encode(prepared)).cpu().numpy())
+        return np.concatenate(pieces)
+
+
+def choose(
+    model: RewardModel,
+    frames: np.ndarray,
+    *,
+    backend: str = "torch",
+    int8: bool = False,
+    threads: int | None = None,
+    temperature: float = 1.0,
+) -> Scorer:
+    """A scorer on the back end asked for; on torch, with a notice, where that one says something else.
+
+    frames: real frames uint8[n,V,H,W,3], to compare on and to calibrate int8 with.
+    threads: of onnxruntime and OpenVINO; as many as torch has, unless given.
+    """
+    if len(frames) == 0:
+        raise ModelError(f"the {backend} back end needs real frames to be compared on")
+    scorer = make(model, frames, backend=backend, int8=int8, threads=threads)
+    scorer.difference = difference(scorer, frames, temperature)
+    bound = BOUNDS["int8" if int8 else "fp32"]
+    if scorer.difference <= bound:
+        return scorer
+    _log.warning(
+        "%s differs from the model by up to %.4f in probability on %d frames, and at most %.4f is allowed: "
+        "scoring with torch instead",
+        scorer.name, scorer.difference, len(frames), bound,
+    )  # fmt: skip
+    return Scorer(model, model.encode, backend="torch")
+
+
+def make(
+    model: RewardModel, frames: np.ndarray, *, backend: str, int8: bool = False, threads: int | None = None
+) -> Scorer:
+    """A scorer on a back end, not compared yet."""
+    if backend not in BACKENDS:
+        raise ModelError(f"backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
+    if int8 and backend in ("torch", "compile"):
+        raise ModelError(f"backend {backend} has no int8: use openvino or onnxruntime")
+    threads = threads or torch.get_num_threads()
+    encode: Encode
+    if backend == "torch":
+        encode = folded(model).encode
+    elif backend == "compile":
+        encode = _compiled(model)
+    else:
+        encode = {"onnxruntime": _onnxruntime, "openvino": _openvino}[backend](model, frames, int8, threads)
+    return Scorer(model, encode, backend=backend, int8=int8)
+
+
+def difference(scorer: Scorer, frames: np.ndarray, temperature: float = 1.0) -> float:
+    """The largest difference in probability between a scorer and its model; NaN counts as the greatest."""
+    ours = probability_of(scorer.model.logits(frames), temperature)
+    theirs = probability_of(scorer.logits(frames), temperature)
+    gap = np.abs(ours - theirs).max()
+    return float(gap) if np.isfinite(gap) else 1.0
+
+
+def frames_at_once(model: RewardModel, backend: str) -> int:
+    """Frames of all cameras in one micro-batch."""
+    return max(1, MICRO_BATCH[backend] // len(model.spec.cameras))
+
+
+def folded(model: RewardModel) -> RewardModel:
+    """A copy for scoring alone, with every BatchNorm of its ResNet made part of the convolution before it."""
+    twin = copy.deepcopy(model).eval().requires_grad_(False)
+    if not isinstance(getattr(twin, "encoder", None), ResNet):
+        return twin
+    for module in [twin.encoder, *twin.encoder.modules()]:
+        for number in (1, 2, 3):
+            _fold(module, f"conv{number}", f"bn{number}")
+        if isinstance(getattr(module, "downsample", None), nn.Sequential):
+            _fold(module.downsample, "0", "1")
+    return twin
+
+
+def _fold(parent: Any, conv: str, norm: str) -> None:
+    layer, following = getattr(parent, conv, None), getattr(parent, norm, None)
+    if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
+        fused = fuse_conv_bn_eval(layer, following).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        setattr(parent, conv, fused)
+        setattr(parent, norm, nn.Identity())
+
+
+def _compiled(model: RewardModel) -> Encode:
+    """torch.compile for one batch size; the first call takes long."""
+    size = frames_at_once(model, "compile")
+    run = torch.compile(folded(model).encode, dynamic=False)
+    side = model.spec.image_size
+    buffer = torch.zeros(size, len(model.spec.cameras), side, side, 3).permute(0, 1, 4, 2, 3)
+
+    def encode(prepared: Tensor) -> Tensor:
+        count = len(prepared)
+        if count == size:
+            return run(prepared)
+        buffer[:count] = prepared
+        return run(buffer)[:count].clone()
+
+    return encode
+
+
+def _graph(model: RewardModel, frames: np.ndarray, int8: bool, *, sums: bool) -> bytes:
+    encoder = getattr(model, "encoder", None)
+    if not isinstance(encoder, ResNet):
+        raise ModelError(f"{type(model).__name__} has no ResNet as its encoder, so it runs on torch or compile only")
+    if model.spec.precision != "fp32":
+        raise ModelError(f"a model of precision {model.spec.precision} runs on torch or compile only")
+    size = model.spec.image_size
+    with evaluating(model):
+        sample = model.prepare(frames[:8]).flatten(0, 1)
+        pooled = model.encode_views(sample)[0].numel() == encoder.channels
+        batches = [model.prepare(frames[start : start + 8]).flatten(0, 1) for start in range(0, len(frames), 8)]
+        ranges = observe(encoder, batches) if int8 else None
+    return encoder_graph(encoder, size, pooled=pooled, ranges=ranges, narrow=not cpu.has_vnni(), sums=sums)
+
+
+def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
+    runtime = require("onnxruntime", extra="fast", what="backend onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    graph = _graph(model, frames, int8, sums=True)
+    session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    def encode(prepared: Tensor) -> Tensor:
+        (found,) = session.run(None, {INPUT: _rows(prepared)})
+        return torch.from_numpy(found).reshape(len(prepared), -1)
+
+    return encode
+
+
+def _openvino(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
+    cpu.cap_if_needed()
+    openvino = require("openvino", extra="fast", what="backend openvino")
+    core, graph = openvino.Core(), _graph(model, frames, int8, sums=False)
+    options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    requests: dict[int, Any] = {}
+
+    def encode(prepared: Tensor) -> Tensor:
+        rows = _rows(prepared)
+        if len(rows) not in requests:  # a graph of a fixed size is faster; there are few sizes
+            network = core.read_model(graph)
+            network.reshape({0: list(rows.shape)})
+            requests[len(rows)] = core.compile_model(network, "CPU", options).create_infer_request()
+        found = requests[len(rows)].infer({0: rows}, share_inputs=True)[0]
+        return torch.from_numpy(np.array(found)).reshape(len(prepared), -1)
+
+    return encode
+
+
+def _rows(prepared: Tensor) -> np.ndarray:
+    """f32[n·V,S,S,3] of prepared frames, without a copy: their channels are last in memory."""
+    return np.ascontiguousarray(prepared.flatten(0, 1).permute(0, 2, 3, 1).numpy())

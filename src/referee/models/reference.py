@@ -1,0 +1,107 @@
+"""What the frames of training looked like to a model: enough to say later that a frame is unlike them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from referee.models.contract import ModelError
+
+MAX_DIM = 512
+"""Features of more dimensions are projected to so many."""
+SAMPLE = 256
+FRAMES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Mean and precision of the features of training frames, and a few of the frames themselves."""
+
+    mean: np.ndarray
+    """f32[d]"""
+    precision: np.ndarray
+    """f32[d,d]: the inverse of the covariance, which is shrunk after Ledoit and Wolf."""
+    sample: np.ndarray
+    """f32[m,d]: features of some frames."""
+    frames: np.ndarray
+    """uint8[m,V,H,W,3]: some frames, to compare and to calibrate scoring back ends with."""
+    projection: np.ndarray | None = None
+    """f32[D,d], where features have more than `MAX_DIM` dimensions."""
+
+    @classmethod
+    def of(cls, features: np.ndarray, frames: np.ndarray, *, seed: int = 0) -> Self:
+        """The reference of summaries f32[n,D] (`RewardModel.embed`) and of some or all frames uint8[m,V,H,W,3]."""
+        if len(features) < 2:
+            raise ModelError(f"{len(features)} frames are too few to say what usual frames look like")
+        frames = frames[:, None] if frames.ndim == 4 else frames
+        if frames.dtype != np.uint8 or frames.ndim != 5:
+            raise ModelError(f"frames must be uint8[n,V,H,W,3], not {frames.dtype}{list(frames.shape)}")
+        random = np.random.default_rng(seed)
+        wide = features.shape[1]
+        projection = None
+        if wide > MAX_DIM:
+            projection = (random.standard_normal((wide, MAX_DIM)) / np.sqrt(MAX_DIM)).astype(np.float32)
+            features = features @ projection
+        mean = features.mean(0, dtype=np.float64)
+        precision = np.linalg.inv(shrunk_covariance(features))
+        chosen = random.permutation(len(features))[:SAMPLE]
+        some = np.sort(random.permutation(len(frames))[:FRAMES])
+        return cls(
+            mean.astype(np.float32),
+            precision.astype(np.float32),
+            features[chosen].astype(np.float32),
+            np.ascontiguousarray(frames[some]),
+            projection,
+        )
+
+    def distance(self, features: np.ndarray) -> np.ndarray:
+        """f32[n]: Mahalanobis distance of summaries f32[n,D] from the usual ones, about 1 for a usual frame.
+
+        It is divided by the square root of the dimension, so that models of different width can be compared.
+        """
+        if self.projection is not None:
+            features = features @ self.projection
+        away = (features - self.mean).astype(np.float64)
+        squares = np.einsum("nd,nd->n", away @ self.precision, away)
+        return np.sqrt(np.maximum(squares, 0) / len(self.mean)).astype(np.float32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Self:
+        """The inverse of `arrays`."""
+        missing = [name for name in ("mean", "precision", "sample", "frames") if name not in arrays]
+        if missing:
+            raise ModelError(f"holds no {missing[0]}")
+        mean, precision, sample, frames = (arrays[name] for name in ("mean", "precision", "sample", "frames"))
+        size = len(mean)
+        projection = arrays.get("projection")
+        if precision.shape != (size, size) or sample.shape[1:] != (size,) or frames.ndim != 5:
+            raise ModelError("holds arrays that do not fit each other")
+        if projection is not None and projection.shape[1:] != (size,):
+            raise ModelError("holds a projection that does not fit")
+        return cls(mean, precision, sample, frames, projection)
+
+
+def shrunk_covariance(samples: np.ndarray) -> np.ndarray:
+    """f64[d,d]: the covariance of samples f[n,d], moved towards a multiple of one as far as Ledoit and Wolf (2004) say.
+
+    Few samples of many dimensions give a covariance that cannot be inverted; this one can be.
+    """
+    count, size = samples.shape
+    centred = samples.astype(np.float64) - samples.mean(0, dtype=np.float64)
+    covariance = centred.T @ centred / count
+    spread = np.trace(covariance) / size
+    target = spread * np.eye(size)
+    distance = np.sum((covariance - target) ** 2) / size
+    # The mean over samples of |x xᵀ − S|², without forming any x xᵀ.
+    squares = np.einsum("nd,nd->n", centred, centred) ** 2
+    error = (squares.sum() / count - np.sum(covariance**2)) / (count * size)
+    share = 1.0 if distance == 0 else min(1.0, max(0.0, error / distance))
+    result = share * target + (1 - share) * covariance
+    # Features that never change would still leave it singular.
+    return result + max(1e-6 * spread, 1e-12) * np.eye(size)

@@ -1,0 +1,137 @@
+"""Deferred scoring: whole rollouts are judged after they were made, in few large batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from referee.errors import RefereeError
+from referee.models.contract import Verdict
+from referee.rewards.gates import Gate
+
+Draw = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+"""Pictures of the last states of episodes that ended in the latest step, of environments int[m], in that order."""
+Judge = Callable[[Mapping[str, np.ndarray]], Verdict]
+"""Pictures of n frames → their verdict; `RewardManager.judge`."""
+Pay = Callable[[Verdict], np.ndarray]
+"""A verdict → model rewards f32 of its shape; `RewardManager.pay`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What the model says of a rollout of T steps of N environments."""
+
+    rewards: np.ndarray
+    """f32[T,N]: model rewards; 0 where nothing was judged."""
+    judged: np.ndarray
+    """bool[T,N]: where a state was judged; in terminal mode, the ends of episodes."""
+    success: np.ndarray | None
+    """bool[T,N]: what the model calls success (gated in per-step mode); None where it does not say."""
+    probability: np.ndarray | None
+    """f32[T,N]; nan where nothing was judged."""
+
+
+class FinalPictures:
+    """Pictures of the last states of episodes; drawn in the step in which they end, and kept until they are scored.
+
+    An environment with autoreset can end several episodes in one rollout: each has its own step here.
+    """
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the last rollout."""
+        self._steps: list[np.ndarray] = []
+        self._envs: list[np.ndarray] = []
+        self._pictures: list[Mapping[str, np.ndarray]] = []
+
+    def add(self, step: int, ended: np.ndarray) -> None:
+        """Draw what ended in this step; call it right after the step, before the next one. ended: bool[N]"""
+        ids = np.flatnonzero(ended)
+        if not len(ids):
+            return
+        pictures = self._draw(ids)
+        for name, images in pictures.items():
+            if len(images) != len(ids):
+                raise RefereeError(f"{len(images)} pictures {name} were drawn of {len(ids)} episodes that ended")
+        self._steps.append(np.full(len(ids), step))
+        self._envs.append(ids)
+        self._pictures.append(pictures)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._envs))
+
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps int[m] and environments int[m] of the episodes that ended, in the order of `pictures`."""
+        nothing = np.zeros(0, np.int64)
+        return np.concatenate([nothing, *self._steps]), np.concatenate([nothing, *self._envs])
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        """{name: [m,…]} of all of them."""
+        names = self._pictures[0] if self._pictures else {}
+        return {name: np.concatenate([each[name] for each in self._pictures]) for name in names}
+
+
+def score_finals(finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay) -> Scored:
+    """Terminal mode: the model's reward at the steps at which episodes ended, 0 at all others.
+
+    shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied.
+    """
+    rewards, judged = np.zeros(shape, np.float32), np.zeros(shape, bool)
+    success, probability = np.zeros(shape, bool), np.full(shape, np.nan, np.float32)
+    if not len(finals):
+        return Scored(rewards, judged, success, probability)
+    places = finals.places()
+    verdict = judge(finals.pictures())
+    rewards[places] = pay(verdict)
+    judged[places] = True
+    if verdict.success is not None:
+        success[places] = verdict.success
+    if verdict.probability is not None:
+        probability[places] = verdict.probability
+    return Scored(
+        rewards,
+        judged,
+        None if verdict.success is None else success,
+        None if verdict.probability is None else probability,
+    )
+
+
+def score_steps(
+    observations: Mapping[str, np.ndarray], ended: np.ndarray, *, judge: Judge, pay: Pay, gate: Gate
+) -> Scored:
+    """Per-step mode: the model's reward for the state that each step led to.
+
+    observations: {name: [T,N,…]} of these states; where an episode ended, of its own last state, not of the next
+        episode's first.
+    ended: bool[T,N], where the step was the last of its episode.
+    gate: of N environments; it remembers episodes that go on in the next rollout.
+    """
+    ended = np.asarray(ended, bool)
+    for name, images in observations.items():
+        if images.shape[:2] != ended.shape:
+            raise RefereeError(
+                f"{name} are of {list(images.shape[:2])} steps and environments, not {list(ended.shape)}"
+            )
+    rows = {name: images.reshape(-1, *images.shape[2:]) for name, images in observations.items()}
+    return pay_steps(judge(rows), ended, pay=pay, gate=gate)
+
+
+def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate) -> Scored:
+    """The same for states that were judged already: the verdict is that of T·N states, [T,N] or in one row."""
+    shape = np.shape(ended)
+    score = np.reshape(verdict.score, shape)
+    probability = None if verdict.probability is None else np.reshape(verdict.probability, shape)
+    success = None
+    if verdict.success is not None:
+        began = np.zeros(shape, bool)
+        began[1:] = ended[:-1]
+        success = gate.steps(np.reshape(verdict.success, shape), began)
+        if len(ended):
+            gate.reset(ended[-1])
+    gated = replace(verdict, score=score, probability=probability, success=success)
+    return Scored(np.asarray(pay(gated), np.float32), np.ones(shape, bool), success, probability)

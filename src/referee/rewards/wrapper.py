@@ -1,0 +1,460 @@
+"""A trained artifact as the reward of anybody's Gymnasium environment, single or vector: `RewardModelWrapper`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import iterate
+
+from referee.envs.contract import RefereeVectorEnv
+from referee.errors import RefereeError
+from referee.metrics.gate import check_gate
+from referee.models.artifact import Artifact
+from referee.models.contract import select_views
+from referee.models.spec import MAIN_NAMES
+
+ENV_REWARD = "referee/env_reward"
+"""Info key: the environment's own reward."""
+PROBABILITY = "referee/probability"
+"""Info key: the model's probability of success in the state that the step led to."""
+SUCCESS = "referee/success"
+"""Info key: whether that is a success, by the threshold, and by the gate over time where every state is judged."""
+
+Mode = Literal["per_step", "terminal"]
+RewardType = Literal["binary", "continuous"]
+Images = Literal["observation", "render"] | Callable[[Any], Mapping[str, np.ndarray]] | None
+"""Where pictures come from; a callable gets the env and returns {camera: uint8[n,H,W,3]}, n is 1 for a single env."""
+
+
+E = TypeVar("E", gym.Env[Any, Any], gym.vector.VectorEnv[Any, Any, Any])
+
+
+def RewardModelWrapper(
+    env: E,
+    artifact: Artifact | Path | str,
+    *,
+    mode: Mode = "terminal",
+    reward_type: RewardType = "binary",
+    threshold: float | None = None,
+    gate: tuple[int, int] | None = None,
+    success_reward: float = 1.0,
+    fail_reward: float = 0.0,
+    reward_weight: float = 1.0,
+    env_reward_weight: float = 0.0,
+    terminate_on_success: bool = False,
+    images: Images = None,
+    cameras: Sequence[str] | None = None,
+) -> E:
+    """The environment, single or vector, with its reward replaced by what an artifact sees.
+
+    mode … terminate_on_success: see `Rules`.
+    images: "observation", "render", or a callable (see `Images`). None takes what there is, in this order: pictures
+        in the observation, `render_cameras` of a `RefereeVectorEnv`, `render()`.
+    cameras: names of the views in `main_images` and `extra_view_images`, where the observation has those.
+
+    Info keys, beside those of the env: `referee/env_reward`, and where the model was asked (every step, or in terminal
+    mode the last), `referee/probability` and `referee/success`. In a vector env they are arrays with Gymnasium's
+    masks (`_referee/success`, …), and like the reward they are about the transition just made, also where the
+    observation is already the first of the next episode.
+    """
+    rules = Rules(
+        mode=mode, reward_type=reward_type, threshold=threshold, gate=gate, success_reward=success_reward,
+        fail_reward=fail_reward, reward_weight=reward_weight, env_reward_weight=env_reward_weight,
+        terminate_on_success=terminate_on_success,
+    )  # fmt: skip
+    opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
+    if isinstance(env, gym.vector.VectorEnv):
+        return VectorRewardModel(env, opened, rules, images, cameras)
+    return SingleRewardModel(env, opened, rules, images, cameras)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """From verdicts to rewards: `env_reward_weight · env + reward_weight · model`."""
+
+    mode: Mode = "terminal"
+    """Pay for every state that a step leads to, or for the last one of an episode."""
+    reward_type: RewardType = "binary"
+    """The model pays `success_reward` or `fail_reward`; or its probability, and 0 below the threshold."""
+    threshold: float | None = None
+    """Of the probability; the artifact's own unless given."""
+    gate: tuple[int, int] | None = None
+    """k and n: a success is one in at least k of the last n states; the artifact's own unless given.
+
+    It acts where every state is judged: with `per_step`, and with `terminate_on_success`.
+    """
+    success_reward: float = 1.0
+    fail_reward: float = 0.0
+    reward_weight: float = 1.0
+    env_reward_weight: float = 0.0
+    terminate_on_success: bool = False
+    """End an episode where the gate says success. A vector env that resets by itself must know `reset_mask`."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("mode", get_args(Mode)), ("reward_type", get_args(RewardType))):
+            if getattr(self, name) not in allowed:
+                raise RefereeError(f"{name} is {getattr(self, name)!r}, but it can be {' or '.join(allowed)}")
+        for name in ("success_reward", "fail_reward", "reward_weight", "env_reward_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise RefereeError(f"{name} is {getattr(self, name)}, but a finite number is needed")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise RefereeError(f"threshold is {self.threshold}, but a probability in 0..1 is needed")
+        if self.gate is not None:
+            try:
+                check_gate(*self.gate)
+            except ValueError as error:
+                raise RefereeError(f"gate: {error}") from error
+            if not self.every_state:
+                raise RefereeError(
+                    "gate changes nothing in terminal mode, where one state is judged: leave it out, or choose "
+                    "mode='per_step' or terminate_on_success=True"
+                )
+
+    @property
+    def every_state(self) -> bool:
+        """Whether the model judges every state, not only last ones."""
+        return self.mode == "per_step" or self.terminate_on_success
+
+
+class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
+    """One environment paid by an artifact; made by `RewardModelWrapper`."""
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        artifact: Artifact,
+        rules: Rules,
+        images: Images,
+        cameras: Sequence[str] | None,
+    ) -> None:
+        super().__init__(env)
+        inner: Any = env
+        while isinstance(inner, gym.Wrapper):
+            if isinstance(inner, gym.wrappers.Autoreset):
+                raise RefereeError("the env resets itself inside: put Autoreset around RewardModelWrapper instead")
+            inner = inner.env
+        self._pictures = _Pictures(env, env.observation_space, artifact, images, cameras)
+        self._judge = _Judge(artifact, 1, rules)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode; the gate starts anew."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._judge.begin(_ALL)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step of the env, paid by the model."""
+        observation, env_reward, terminated, truncated, info = self.env.step(action)
+        ended = np.array([terminated or truncated])
+        ruling = self._judge.rule(
+            np.array([env_reward], np.float64), _ALL, ended, lambda ids: self._pictures.now(_batched(observation), ids)
+        )
+        terminated = bool(terminated or ruling.terminate[0])
+        info = {**info, ENV_REWARD: float(env_reward)}
+        if ruling.judged[0]:
+            info |= {PROBABILITY: float(ruling.probability[0]), SUCCESS: bool(ruling.success[0])}
+        return observation, float(ruling.reward[0]), terminated, bool(truncated), info
+
+
+class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector environment paid by an artifact, whatever its autoreset mode; made by `RewardModelWrapper`."""
+
+    def __init__(
+        self,
+        env: gym.vector.VectorEnv[Any, Any, Any],
+        artifact: Artifact,
+        rules: Rules,
+        images: Images,
+        cameras: Sequence[str] | None,
+    ) -> None:
+        super().__init__(env)
+        if "autoreset_mode" not in env.metadata:
+            raise RefereeError(
+                f"{env} does not say when it resets: set env.metadata['autoreset_mode'] (Gymnasium ≥ 1.1)"
+            )
+        self._autoreset = AutoresetMode(env.metadata["autoreset_mode"])
+        self._pictures = _Pictures(env, env.single_observation_space, artifact, images, cameras)
+        if self._autoreset is AutoresetMode.SAME_STEP and not self._pictures.knows_final:
+            raise RefereeError(
+                "the env resets in the same step, so pictures made afterwards show the next episode: put them in the "
+                "observation, or make the env with autoreset_mode=NEXT_STEP"
+            )
+        self._judge = _Judge(artifact, env.num_envs, rules)
+        self._done = np.zeros(env.num_envs, bool)
+        self._ended_here = np.zeros(env.num_envs, bool)
+        """Episodes that the env itself would have gone on with."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """New episodes everywhere, or where `options["reset_mask"]` says; their gates start anew."""
+        rows = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
+        observations, info = self.env.reset(seed=seed, options=options)
+        self._judge.begin(rows)
+        self._done[rows] = self._ended_here[rows] = False
+        return observations, info
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """A step of all environments, paid by the model; a step that is a reset pays 0."""
+        observations, found, *ends, info = self.env.step(actions)
+        terminated, truncated = (np.array(each, bool) for each in ends)
+        fresh = np.zeros(self.num_envs, bool)
+        if self._autoreset is AutoresetMode.NEXT_STEP:
+            fresh = self._done
+            if self._ended_here.any():  # the env took a step there instead of its reset
+                observations, info = self._restart(self._ended_here, observations, info)
+                terminated[self._ended_here] = truncated[self._ended_here] = False
+        env_rewards = np.where(fresh, 0.0, np.asarray(found, np.float64))
+        ended = terminated | truncated
+
+        def pictures(ids: np.ndarray) -> np.ndarray:
+            if self._autoreset is not AutoresetMode.SAME_STEP or not ended[ids].any():
+                return self._pictures.now(observations, ids)
+            return self._pictures.mixed(observations, info, ids, ended[ids])
+
+        ruling = self._judge.rule(env_rewards, ~fresh, ended, pictures)
+        terminated |= ruling.terminate
+        self._done = terminated | truncated
+        self._judge.begin(self._done)
+        self._ended_here = self._done & ~ended
+        if self._autoreset is AutoresetMode.SAME_STEP and self._ended_here.any():
+            observations, info = self._restart(self._ended_here, observations, info, keep_final=True)
+        info = {
+            **info,
+            ENV_REWARD: env_rewards, f"_{ENV_REWARD}": ~fresh,
+            PROBABILITY: ruling.probability, f"_{PROBABILITY}": ruling.judged.copy(),
+            SUCCESS: ruling.success, f"_{SUCCESS}": ruling.judged.copy(),
+        }  # fmt: skip
+        return observations, ruling.reward, terminated, truncated, info
+
+    def _restart(
+        self, rows: np.ndarray, observations: Any, info: dict[str, Any], *, keep_final: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset some environments only; with `keep_final`, their last state goes where Gymnasium has it."""
+        views = list(iterate(self.env.observation_space, observations))
+        last = {i: copy.deepcopy(views[i]) for i in np.flatnonzero(rows)}
+        before = copy.deepcopy(observations)
+        restarted, news = self.env.reset(options={"reset_mask": rows.copy()})
+        if not _equal_rows(before, restarted, ~rows):
+            raise RefereeError(
+                f"{self.env} does not know reset_mask, so single episodes cannot be ended: use a Sync- or "
+                "AsyncVectorEnv, or terminate_on_success=False"
+            )
+        info = dict(info)
+        if keep_final:
+            none = np.zeros(self.num_envs, bool)
+            final = np.array(info.get("final_obs", np.full(self.num_envs, None, object)), object)
+            for i, observation in last.items():
+                final[i] = observation
+            info["final_info"] = _merge(info.get("final_info", {}), info, rows)
+            info["final_obs"] = final
+            for name in ("_final_obs", "_final_info"):
+                info[name] = info.get(name, none) | rows
+        return restarted, _merge(_without(info, rows), news, rows)
+
+
+# --- what was seen, and what it is worth ---
+
+
+_ALL = np.ones(1, bool)
+See = Callable[[np.ndarray], np.ndarray]
+"""From ids of environments to their pictures [m,H,W,3] or [m,V,H,W,3]."""
+
+
+@dataclass(frozen=True)
+class _Ruling:
+    """About one step of n environments; probability is NaN and success False where the model was not asked."""
+
+    reward: np.ndarray
+    probability: np.ndarray
+    success: np.ndarray
+    judged: np.ndarray
+    terminate: np.ndarray
+
+
+class _Judge:
+    """An artifact, and what it said of the last n states of every environment's episode."""
+
+    def __init__(self, artifact: Artifact, count: int, rules: Rules) -> None:
+        calibration = artifact.calibration
+        self.artifact, self.rules = artifact, rules
+        self.threshold = calibration.threshold_in(rules.mode) if rules.threshold is None else rules.threshold
+        self.k, n = rules.gate or (calibration.gate_k, calibration.gate_n)
+        self._recent = np.zeros((count, n), bool)
+
+    def begin(self, rows: np.ndarray) -> None:
+        """New episodes: their gates start anew."""
+        self._recent[rows] = False
+
+    def rule(self, env_rewards: np.ndarray, live: np.ndarray, ended: np.ndarray, pictures: See) -> _Ruling:
+        """What a step is worth where it was one (`live`); pictures are made only of states that count."""
+        rules = self.rules
+        judged = live if rules.every_state else live & ended
+        probability = self._probability(judged, pictures)
+        success = probability >= self.threshold  # never of NaN
+        if rules.every_state:
+            self._recent[judged] = np.column_stack([self._recent[judged, 1:], success[judged]])
+            success = judged & (self._recent.sum(axis=1) >= self.k)
+        terminate = success & rules.terminate_on_success
+        if rules.reward_type == "binary":
+            worth = np.where(success, rules.success_reward, rules.fail_reward)
+        else:
+            worth = np.where(probability >= self.threshold, probability, 0.0)
+        paid = judged & (ended | terminate) if rules.mode == "terminal" else judged
+        reward = np.where(paid, rules.reward_weight * worth, 0.0)
+        if rules.env_reward_weight:  # else not even NaN comes through
+            reward = reward + rules.env_reward_weight * env_rewards
+        return _Ruling(reward, probability, success, judged, terminate)
+
+    def _probability(self, judged: np.ndarray, pictures: See) -> np.ndarray:
+        """f32[count], NaN where the model is not asked."""
+        probability = np.full(len(judged), np.nan, np.float32)
+        if judged.any():
+            said = self.artifact.judge(pictures(np.flatnonzero(judged))).probability
+            if said is None:
+                raise RefereeError("the model gives no probability, so it cannot say what is a success")
+            probability[judged] = said
+        return probability
+
+
+class _Pictures:
+    """Where an environment's pictures come from."""
+
+    def __init__(
+        self,
+        env: Any,
+        space: gym.Space[Any],
+        artifact: Artifact,
+        images: Images,
+        cameras: Sequence[str] | None,
+    ) -> None:
+        self._env, self._wanted, self._cameras = env, artifact.spec.cameras, cameras
+        self._images = images
+        base = env.unwrapped
+        if isinstance(base, RefereeVectorEnv):
+            self._cameras = cameras or base.cameras
+        if callable(images):
+            self._source = "callable"
+        elif images is None:
+            self._source = self._choose(space, base)
+        elif images in ("observation", "render"):
+            self._source = images
+        else:
+            raise RefereeError(f"images is {images!r}: give 'observation', 'render' or a callable")
+        if self._source == "render" and env.render_mode != "rgb_array":
+            raise RefereeError(f"render_mode is {env.render_mode!r}: make the env with render_mode='rgb_array'")
+        self.knows_final = self._source in ("observation", "render_cameras")
+        """Whether the last state can still be seen after a reset in the same step."""
+
+    def now(self, observations: Any, ids: np.ndarray) -> np.ndarray:
+        """Pictures of the present states of some environments."""
+        if self._source == "render_cameras":
+            return self._drawn(ids, final=False)
+        if self._source == "observation":
+            return self._views(observations)[ids]
+        if self._source == "callable":
+            assert callable(self._images)
+            return self._views(self._images(self._env))[ids]
+        frames = self._env.render()
+        frames = frames if isinstance(self._env, gym.vector.VectorEnv) else [frames]
+        if frames is None or any(frame is None for frame in frames):
+            raise RefereeError("render() gave no picture: make the env with render_mode='rgb_array', or give images=")
+        return self._views(np.stack([frames[i] for i in ids]))
+
+    def mixed(self, observations: Any, info: dict[str, Any], ids: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """The same, but the last state where an episode has ended and the next one has begun already."""
+        final = self._final(info, ids[ended])
+        whole = np.empty((len(ids), *final.shape[1:]), final.dtype)
+        whole[ended] = final
+        if not ended.all():
+            whole[~ended] = self.now(observations, ids[~ended])
+        return whole
+
+    def _final(self, info: dict[str, Any], ids: np.ndarray) -> np.ndarray:
+        if self._source == "render_cameras":
+            return self._drawn(ids, final=True)
+        if "final_obs" not in info:
+            raise RefereeError("an episode ended, but info has no final_obs: the env must say how it ended")
+        last = [info["final_obs"][i] for i in ids]
+        if isinstance(last[0], Mapping):
+            return self._views({name: np.stack([each[name] for each in last]) for name in last[0]})
+        return self._views(np.stack(last))
+
+    def _drawn(self, ids: np.ndarray, *, final: bool) -> np.ndarray:
+        base = self._env.unwrapped
+        names = [base.cameras[0] if name in MAIN_NAMES else name for name in self._wanted]
+        drawn = base.render_cameras(ids, final=final, cameras=names)
+        return np.asarray(select_views(drawn, self._wanted, names))
+
+    def _views(self, observations: Any) -> np.ndarray:
+        """[n,H,W,3] or [n,V,H,W,3]; what does not fit the model is refused by it."""
+        if isinstance(observations, Mapping):
+            return np.asarray(select_views(observations, self._wanted, self._cameras))
+        return np.asarray(observations)
+
+    def _choose(self, space: gym.Space[Any], base: Any) -> str:
+        if isinstance(space, gym.spaces.Dict):
+            if "main_images" in space.spaces or all(name in space.spaces for name in self._wanted):
+                return "observation"
+        elif isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3:
+            return "observation"
+        if isinstance(base, RefereeVectorEnv):
+            return "render_cameras"
+        if self._env.render_mode == "rgb_array":
+            return "render"
+        raise RefereeError(
+            f"no pictures of {', '.join(self._wanted)}: neither in the observation nor by render(); make the env with "
+            "render_mode='rgb_array', or give images="
+        )
+
+
+def _batched(observation: Any) -> Any:
+    if isinstance(observation, Mapping):
+        return {name: np.asarray(value)[None] for name, value in observation.items()}
+    return np.asarray(observation)[None]
+
+
+# --- Gymnasium's vector infos: values per environment under a key, and under `_key` who has one ---
+
+
+def _merge(target: Mapping[str, Any], source: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """A copy of `target` with what `source` has for `rows`."""
+    merged = dict(target)
+    for key, value in source.items():
+        if key.startswith("_") or key in ("final_obs", "final_info") or not isinstance(value, dict | np.ndarray):
+            continue
+        given = source.get(f"_{key}", np.ones_like(rows)) & rows
+        if not given.any():
+            continue
+        merged[f"_{key}"] = target.get(f"_{key}", np.full_like(rows, key in target)) | given
+        if isinstance(value, dict):
+            merged[key] = _merge(target.get(key, {}), value, given)
+        else:
+            empty = np.full(value.shape, None, object) if value.dtype == object else np.zeros_like(value)
+            merged[key] = np.array(target.get(key, empty))
+            merged[key][given] = value[given]
+    return merged
+
+
+def _without(info: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """A copy in which `rows` have no values, except for how their episodes ended."""
+    masks = {
+        f"_{key}": info.get(f"_{key}", np.ones_like(rows)) & ~rows
+        for key, value in info.items()
+        if not key.startswith("_") and key not in ("final_obs", "final_info") and isinstance(value, dict | np.ndarray)
+    }
+    return {**info, **masks}
+
+
+def _equal_rows(before: Any, after: Any, rows: np.ndarray) -> bool:
+    if isinstance(before, Mapping):
+        return all(_equal_rows(before[name], after[name], rows) for name in before)
+    if isinstance(before, tuple):
+        return all(_equal_rows(one, other, rows) for one, other in zip(before, after, strict=True))
+    return np.asarray(before)[rows].tobytes() == np.asarray(after)[rows].tobytes()

@@ -1,0 +1,175 @@
+"""Recipe: train a reward model, and choose its threshold and gate for a stated share of failing episodes paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from referee import cpu
+from referee.audit.calibrate import Choice, calibrate
+from referee.audit.judged import Judged, judge, judge_frames
+from referee.audit.measure import trained_on
+from referee.config import Config, Loaded
+from referee.config.schema import RewardActorConfig
+from referee.datasets.payload import RewardBinaryDataset
+from referee.datasets.source import open_source
+from referee.errors import ConfigError
+from referee.metrics import Rate
+from referee.models.artifact import Artifact, Calibration
+from referee.runners.interrupt import Interrupt
+from referee.runners.logbook import Logbook, check_backends
+from referee.runners.rundir import name_run, open_run
+from referee.training.data import DataOptions
+from referee.training.options import AugmentOptions, EarlyStop, FitOptions
+from referee.training.recipe import Log, TrainOptions, train
+
+BEST = "reward_model_best.pt"
+
+
+def train_reward(loaded: Loaded) -> None:
+    """Train, calibrate, and say what to do next."""
+    check_backends(loaded)
+    cpu.cap_if_needed()
+    console, folder = Console(), name_run(loaded)
+    options = options_of(loaded.config, folder)
+    open_run(loaded, folder)
+    logbook = Logbook(folder, loaded)
+    try:
+        with Interrupt(console) as interrupt:
+            artifact = train_and_calibrate(
+                options,
+                console,
+                target=loaded.config.runner.target_episode_fpr,
+                log=logbook.write,
+                stop=lambda: interrupt.wanted,
+            )
+        if interrupt.wanted:
+            console.print(f"stopped; go on with runner.resume_dir={folder}", soft_wrap=True)
+            raise KeyboardInterrupt
+    finally:
+        logbook.close()
+    console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
+    console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
+
+
+def train_and_calibrate(
+    options: TrainOptions,
+    console: Console,
+    *,
+    target: float,
+    log: Log | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Path:
+    """The artifact of a training, with temperature, threshold and gate chosen on its validation episodes."""
+    folder = train(options, console, log=log, stop=stop)
+    artifact = Artifact.load(folder)
+    judged = validation(artifact, options.data)
+    if not judged:
+        console.print("no validation, so the threshold stays at 0.5: nobody knows what it is worth", style="yellow")
+        return folder
+    choice = calibrate(judged, target=target)
+    artifact.recalibrate(Calibration(**choice.fields()))
+    console.print(describe(choice), highlight=False, markup=False, soft_wrap=True)
+    for note in choice.notes:
+        console.print(f"  note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    return folder
+
+
+def validation(artifact: Artifact, data: DataOptions) -> list[Judged]:
+    """What the model says about the validation episodes: all of their states where the episodes are at hand."""
+    ids = trained_on(artifact.provenance, "val")
+    if data.data_path is not None and ids and not _holds_frames(data.data_path):
+        return judge(artifact, open_source(data.data_path), skip=lambda id: id not in ids)
+    files = artifact.provenance.get("files", {}).get("val", [])
+    return [each for file in files for each in judge_frames(artifact, RewardBinaryDataset(Path(file)))]
+
+
+def describe(choice: Choice) -> str:
+    """What was chosen, and what it does on the episodes that it was chosen on."""
+    found = choice.measured
+    paid = Rate(found["paid_failing_episodes"], found["failing_episodes"]) if found["failing_episodes"] else "–"
+    last = "" if choice.terminal_threshold is None else f" ({choice.terminal_threshold:.4f} for a last state alone)"
+    return (
+        f"threshold {choice.threshold:.4f}{last}, gate {choice.gate_k} of {choice.gate_n}, temperature "
+        f"{choice.temperature:.2f}, chosen on {found['validation_episodes']} validation episodes:\n"
+        f"  successes detected {Rate(found['detected_episodes'], found['success_episodes'])}\n"
+        f"  failing episodes paid {paid}"
+    )
+
+
+def options_of(config: Config, folder: Path) -> TrainOptions:
+    """The options of a training, from the keys of a configuration."""
+    runner, data, actor = config.runner, config.data, config.actor
+    assert isinstance(actor, RewardActorConfig)  # the recipe chooses it
+    model = actor.model
+    return TrainOptions(
+        data=DataOptions(
+            data_path=_path(data.data_path),
+            train_data_paths=tuple(map(Path, data.train_data_paths or ())),
+            val_data_paths=tuple(map(Path, data.val_data_paths or ())),
+            positive_dir=_path(data.positive_dir),
+            negative_dir=_path(data.negative_dir),
+            cameras=data.cameras or (),
+            fail_success_ratio=data.fail_success_ratio,
+            num_samples_per_episode=data.num_samples_per_episode,
+            val_split=data.val_split,
+            seed=data.split_seed,
+            debug_save_dir=_path(data.debug_save_dir),
+        ),
+        output=folder,
+        model=model_of(model),
+        pretrained=_path(model.pretrained),
+        model_path=_path(model.model_path),
+        fit=FitOptions(
+            **vars(actor.optim),
+            global_batch_size=actor.global_batch_size,
+            micro_batch_size=actor.micro_batch_size,
+            max_epochs=runner.max_epochs,
+            sampling=actor.sampling,
+            positive_weight=actor.positive_weight,
+            augment=AugmentOptions(**vars(actor.augment)),
+            early_stop=EarlyStop(**vars(runner.early_stop)),
+            val_check_interval=runner.val_check_interval,
+            save_interval=runner.save_interval,
+            save_steps=runner.save_steps,
+            log_interval=runner.log_interval,
+            best_metric=actor.best_metric,
+            seed=runner.seed,
+            training_backend=actor.training_backend,
+            num_processes=actor.num_processes,
+            num_threads=actor.num_threads,
+            encoder_warmup_steps=actor.encoder_warmup_steps,
+            feature_copies=actor.feature_copies,
+        ),
+        resume=_path(runner.resume_dir),
+        checkpoint=None if runner.save_dir is None else Path(runner.save_dir) / BEST,
+    )
+
+
+def model_of(model: object) -> dict[str, object]:
+    """The fields of a `ModelSpec` out of `actor.model`."""
+    found = dict(vars(model))
+    del found["pretrained"], found["model_path"]
+    if found["image_size"] is None:
+        del found["image_size"]
+    found["crop"] = dict(_crop(text) for text in found["crop"])
+    return found
+
+
+def _crop(text: str) -> tuple[str, tuple[int, ...]]:
+    camera, _, box = text.partition(":")
+    sides = box.split(",")
+    if not camera or len(sides) != 4 or not all(side.strip().isdigit() for side in sides):
+        raise ConfigError(f"actor.model.crop={text} cannot be read: write camera:top,left,height,width in pixels")
+    return camera, tuple(map(int, sides))
+
+
+def _holds_frames(path: Path) -> bool:
+    """Whether it is files of frames, and not of episodes."""
+    return path.suffix in (".pt", ".pth") or (path / "train.pt").exists()
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

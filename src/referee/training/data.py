@@ -1,0 +1,293 @@
+"""Frames to learn from, out of every form in which people have them; what cannot be learned from is refused here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from referee.datasets import npy
+from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.payload import RewardBinaryDataset
+from referee.datasets.split import frame_hashes
+from referee.episodes import Episode, EpisodeStore
+from referee.episodes.formats.detect import read_any
+from referee.errors import RefereeError
+from referee.models.spec import MAIN_NAMES
+from referee.training.features import content_hash
+
+Say = Callable[[str], None]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where the frames come from: `data_path`, or files of frames, or folders of trajectories."""
+
+    data_path: Path | None = None
+    """A folder with train.pt and val.pt, an episode store, or files of any format that holds episodes."""
+    train_data_paths: tuple[Path, ...] = ()
+    val_data_paths: tuple[Path, ...] = ()
+    """None with some train_data_paths: there is no validation, and the best model is that of training accuracy."""
+    positive_dir: Path | None = None
+    negative_dir: Path | None = None
+    cameras: tuple[str, ...] = ()
+    """The views to look at, the main one first; () = all there are."""
+    fail_success_ratio: float = 0.0
+    """As those below, only where episodes are made into frames; see `FrameOptions`."""
+    num_samples_per_episode: int = 0
+    val_split: float = 0.2
+    """0 = no validation."""
+    seed: int = 42
+    debug_save_dir: Path | None = None
+    """Where some frames go as pictures, by label before training and by verdict after it."""
+
+    def __post_init__(self) -> None:
+        if (self.positive_dir is None) != (self.negative_dir is None):
+            raise RefereeError("positive_dir and negative_dir: give both, or none")
+        given = [self.data_path is not None, bool(self.train_data_paths), self.positive_dir is not None]
+        if sum(given) != 1:
+            raise RefereeError(
+                "what to learn from must be given once: data_path, train_data_paths, or positive_dir and negative_dir"
+            )
+        if self.val_data_paths and not self.train_data_paths:
+            raise RefereeError("val_data_paths needs train_data_paths beside it")
+        if not 0 <= self.val_split < 1:
+            raise RefereeError(f"val_split is {self.val_split}, but it is a share of the episodes: in 0..1")
+
+
+class FrameSet:
+    """Frames of one or more .pt files, with the views that a model looks at."""
+
+    def __init__(self, paths: Sequence[Path], cameras: tuple[str, ...] = ()) -> None:
+        self.parts = [RewardBinaryDataset(path) for path in paths]
+        names = [_cameras(part) for part in self.parts]
+        self.cameras = cameras or names[0]
+        self._views = [_places(self.cameras, mine, part.path) for mine, part in zip(names, self.parts, strict=True)]
+        sizes = [part.sample_shape[-3:-1] for part in self.parts]
+        for part, size in zip(self.parts, sizes, strict=True):
+            if size != sizes[0]:
+                raise RefereeError(
+                    f"{part.path} has images of {size[1]}x{size[0]} px, {self.parts[0].path} of "
+                    f"{sizes[0][1]}x{sizes[0][0]}: build both with the same size"
+                )
+        self.size = sizes[0]
+        """Height and width."""
+        self.labels = torch.cat([part.labels for part in self.parts])
+        self._ends = np.cumsum([len(part) for part in self.parts])
+        self._whole = len(self.parts) == 1 and self._views[0] == tuple(range(len(names[0])))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
+        """Images uint8[n,H,W,3], or uint8[n,V,H,W,3] of several cameras, and labels int64[n]."""
+        if self._whole:
+            return self.parts[0].batch(indices)
+        chosen = np.asarray(indices)
+        owner = np.searchsorted(self._ends, chosen, side="right")
+        images = torch.empty((len(chosen), len(self.cameras), *self.size, 3), dtype=torch.uint8)
+        for number, (part, views) in enumerate(zip(self.parts, self._views, strict=True)):
+            mine = np.flatnonzero(owner == number)
+            if len(mine):
+                found, _ = part.batch(chosen[mine] - (self._ends[number] - len(part)))
+                found = found if found.ndim == 5 else found[:, None]
+                images[torch.from_numpy(mine)] = found[:, list(views)]
+        return (images[:, 0] if len(self.cameras) == 1 else images), self.labels[torch.from_numpy(chosen)]
+
+    @property
+    def content_hash(self) -> str:
+        """Of what the files hold, and of the views that are looked at."""
+        hashes = [content_hash(part) for part in self.parts]
+        return hashes[0] if self._whole else " ".join([*hashes, *self.cameras])
+
+    def episodes(self) -> list[str]:
+        """Ids of the episodes, where the files name them."""
+        return sorted({str(id) for part in self.parts for id in part.metadata.get("episodes", ())})
+
+    def places(self) -> list[tuple[str, int]]:
+        """Episode and frame of each sample; the file's name and a number where a file does not say it."""
+        found: list[tuple[str, int]] = []
+        for part in self.parts:
+            known = {"episodes", "episode_of_sample", "frame_of_sample"} <= part.metadata.keys()
+            if known:
+                ids, owners, frames = (
+                    part.metadata[name] for name in ("episodes", "episode_of_sample", "frame_of_sample")
+                )
+                found += [(str(ids[owner]), int(frame)) for owner, frame in zip(owners, frames, strict=True)]
+            else:
+                found += [(part.path.stem, number) for number in range(len(part))]
+        return found
+
+
+@dataclass(frozen=True)
+class Data:
+    """Both sides of a training."""
+
+    train: FrameSet
+    val: FrameSet | None
+
+    def provenance(self) -> dict[str, Any]:
+        """What an artifact says about its data."""
+        sides = {"train": self.train, "val": self.val}
+        there = {name: side for name, side in sides.items() if side is not None}
+        return {
+            "dataset": {name: side.content_hash for name, side in there.items()},
+            "episodes": {name: side.episodes() for name, side in there.items()},
+            "files": {name: [str(part.path) for part in side.parts] for name, side in there.items()},
+            "frames": {name: len(side) for name, side in there.items()},
+        }
+
+
+def open_data(options: DataOptions, folder: Path, say: Say | None = None) -> Data:
+    """The frames to learn from; episodes are made into train.pt and val.pt in `folder` first.
+
+    say: hears what was found, a line at a time.
+    """
+    say = say or (lambda line: None)
+    train, val = _files(options, folder, say)
+    data = Data(FrameSet(train, options.cameras), FrameSet(val, options.cameras) if val else None)
+    for name, side in (("training", data.train), ("validation", data.val)):
+        if side is not None:
+            _check(name, side)
+            wins = int(side.labels.sum())
+            say(f"{name}: {wins} success and {len(side) - wins} fail frames, cameras {', '.join(side.cameras)}")
+    if data.val is not None:
+        if data.val.cameras != data.train.cameras or data.val.size != data.train.size:
+            raise RefereeError(
+                f"{val[0]} has cameras {', '.join(data.val.cameras)} and images of {data.val.size[0]} px, {train[0]} "
+                f"{', '.join(data.train.cameras)} and {data.train.size[0]} px: build both in one go"
+            )
+        _refuse_leak(data.train, data.val)
+    return data
+
+
+def _files(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
+    """Files of frames, which may have to be built."""
+    if options.train_data_paths:
+        return list(options.train_data_paths), list(options.val_data_paths)
+    source = options.data_path
+    if source is not None and not source.exists():
+        raise RefereeError(f"data_path {source} does not exist")
+    if source is not None and source.is_file() and source.suffix in (".pt", ".pth"):
+        return [source], [source.with_name("val.pt")] if source.name == "train.pt" else []
+    if source is not None and (source / "train.pt").exists():
+        return [source / "train.pt"], [source / "val.pt"] if (source / "val.pt").exists() else []
+    return _build(options, folder, say)
+
+
+def _build(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
+    paths = folder / "train.pt", folder / "val.pt"
+    episodes, name = _episodes(options, say)
+    there = _all_cameras(episodes, name)
+    cameras = tuple("main_images" if each in MAIN_NAMES and each not in there else each for each in options.cameras)
+    frames = FrameOptions(
+        fail_success_ratio=options.fail_success_ratio,
+        num_samples_per_episode=options.num_samples_per_episode,
+        val_split=options.val_split or 0.5,
+        seed=options.seed,
+        cameras=cameras or there,
+    )
+    _log.addHandler(logging.NullHandler())
+    for line in str(build_frames(episodes, folder, frames, name=name)).splitlines():
+        say(line)
+    if options.val_split:
+        return [paths[0]], [paths[1]]
+    say("without validation: frames of both files are for training")
+    return list(paths), []
+
+
+def _episodes(options: DataOptions, say: Say) -> tuple[Any, str]:
+    """Episodes that can be read again and again, and what to call them."""
+    positive, negative, source = options.positive_dir, options.negative_dir, options.data_path
+    if source is not None and (source / "positive").is_dir() and (source / "negative").is_dir():
+        positive, negative = source / "positive", source / "negative"
+    if positive is not None and negative is not None:
+        for each in (positive, negative):
+            if not each.is_dir():
+                raise RefereeError(f"{each} is no folder of .npy trajectories")
+        for counts in npy.expand(positive, negative)[1]:
+            say(str(counts))
+        return _Again(lambda: npy.read(positive, negative)), f"{positive}, {negative}"
+    assert source is not None
+    if (source / "episodes").is_dir():
+        return EpisodeStore(source, create=False), str(source)
+    return _Again(lambda: read_any(source)), str(source)
+
+
+class _Again:
+    """Episodes that are read anew at every pass."""
+
+    def __init__(self, read: Callable[[], Iterator[Episode]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Episode]:
+        return self._read()
+
+
+def _all_cameras(episodes: Any, name: str) -> tuple[str, ...]:
+    first = next(iter(episodes), None)
+    if first is None:
+        raise RefereeError(f"{name} holds no episodes")
+    return first.meta.cameras or ("main_images",)
+
+
+def _cameras(part: RewardBinaryDataset) -> tuple[str, ...]:
+    """Names of the views; others' files do not have any."""
+    views = part.sample_shape[0] if len(part.sample_shape) == 4 else 1
+    named = part.metadata.get("cameras")
+    if isinstance(named, list) and len(named) == views and len(set(named)) == views:
+        return tuple(str(name) for name in named)
+    return ("main_images", *(f"extra_view_{number}" for number in range(views - 1)))
+
+
+def _places(wanted: tuple[str, ...], there: tuple[str, ...], path: Path) -> tuple[int, ...]:
+    """Where the wanted cameras are in a file; `main_images` is the first one there, whatever its name."""
+    named = {**dict.fromkeys(MAIN_NAMES, 0), **{name: place for place, name in enumerate(there)}}
+    missing = [name for name in wanted if name not in named]
+    if missing:
+        raise RefereeError(f"{path} has no camera {missing[0]!r}: it has {', '.join(there)}")
+    return tuple(named[name] for name in wanted)
+
+
+def _check(name: str, side: FrameSet) -> None:
+    wins, path = int(side.labels.sum()), side.parts[0].path
+    if not len(side):
+        raise RefereeError(f"{path}: the {name} split is empty")
+    if wins in (0, len(side)):
+        word = "fail" if wins else "success"
+        raise RefereeError(f"{path}: the {name} split has no {word} frame, and so nothing to tell apart: label more")
+
+
+def _refuse_leak(train: FrameSet, val: FrameSet) -> None:
+    """No frame of validation may be one of training, by its name where it has one, else by its content."""
+    if train.episodes() and val.episodes():
+        both = sorted(set(train.places()) & set(val.places()))
+        if both:
+            episode, frame = both[0]
+            raise RefereeError(
+                f"{val.parts[0].path}: frame {frame} of episode {episode} and {len(both) - 1} more are also in "
+                f"{train.parts[0].path}: split by episode"
+            )
+        return
+    hashes = [set(_hashes(side)) for side in (train, val)]
+    shared = len(hashes[0] & hashes[1])
+    if shared > 1 and shared > len(hashes[1]) / 2:
+        raise RefereeError(
+            f"{shared} of {len(hashes[1])} different frames of {val.parts[0].path} are also in {train.parts[0].path}: "
+            "split by episode"
+        )
+
+
+def _hashes(side: FrameSet) -> Iterator[int]:
+    blocks = (range(start, min(start + 256, len(side))) for start in range(0, len(side), 256))
+    return itertools.chain.from_iterable(
+        frame_hashes(side.batch(np.asarray(block))[0].numpy()).tolist() for block in blocks
+    )

@@ -1,0 +1,394 @@
+"""The recipe: frames, a model, the fit, an artifact. Whatever starts the training of a reward model ends up here."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from referee import __version__
+from referee.errors import RefereeError
+from referee.models import weights
+from referee.models.artifact import Artifact, Reference, embed
+from referee.models.contract import ModelSpec, RewardModel, probability_of
+from referee.models.registry import build
+from referee.training import checkpoint, debug, parallel
+from referee.training.data import Data, DataOptions, FrameSet, open_data
+from referee.training.features import cached_features, forget
+from referee.training.fit import FitResult, Report, fit, threads
+from referee.training.options import FitOptions
+from referee.training.parallel import Group
+from referee.training.source import FeatureSource, ImageSource
+
+Log = Callable[[dict[str, float], int], None]
+MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
+"""What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
+WARMUP_STEPS = 100
+"""Of a frozen encoder that has no pretrained weights."""
+REFERENCE_FRAMES = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """A whole training of a reward model."""
+
+    data: DataOptions
+    output: Path
+    """The run: checkpoints/step_<n>/checkpoint.pt and the artifact checkpoints/best_model/ go there."""
+    model: Mapping[str, Any] = field(default_factory=lambda: dict(MODEL))
+    """Fields of `ModelSpec`; cameras and image_size are those of the data unless they are given."""
+    pretrained: Path | None = None
+    """An encoder's weights, see `registry.build`."""
+    model_path: Path | None = None
+    """An artifact or checkpoint to go on learning from; it also says what the model is."""
+    fit: FitOptions = field(default_factory=FitOptions)
+    resume: Path | None = None
+    """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
+    checkpoint: Path | None = None
+    """Where the best weights go once more, as the documented .pt."""
+    cache_dir: Path | None = None
+    """Where features of frozen encoders are kept; None = Referee's cache."""
+
+    def __post_init__(self) -> None:
+        if self.pretrained is not None and self.model_path is not None:
+            raise RefereeError("pretrained and model_path: give one of the two, both are weights to start from")
+
+
+def train(
+    options: TrainOptions,
+    console: Console,
+    *,
+    log: Log | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Path:
+    """Train a reward model and return the directory of its artifact.
+
+    log: takes named numbers at a step, as a `Logbook` does.
+    stop: asked after every step, in a single process; when it says yes, the training is saved and ends.
+    """
+
+    def say(line: str) -> None:
+        warned = line.startswith("warning:")
+        console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
+
+    resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
+    data = open_data(options.data, options.output / "data", say)
+    if options.data.debug_save_dir is not None:
+        count = debug.save_by_label(data.train, options.data.debug_save_dir / "training")
+        say(f"{count} training frames as pictures in {options.data.debug_save_dir / 'training'}")
+    model = make_model(options, data, say)
+    options = replace(options, fit=_with_warmup(options, model, say))
+    if options.fit.best_metric != "train_accuracy" and data.val is None:
+        say("warning: there is no validation, so the best model is that of the highest training accuracy")
+        options = replace(options, fit=replace(options.fit, best_metric="train_accuracy"))
+    size = sum(each.numel() for each in model.parameters())
+    say(f"{model.spec.model_type} {model.spec.arch}, width {model.spec.width}, {size:,} parameters")
+    with _Bar(console, log) as bar:
+        if options.fit.num_processes == 1:
+            result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop)
+        else:
+            result = _in_processes(model, data, options, bar.show)
+    return _finish(model, data, options, result, say)
+
+
+def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) -> RewardModel:
+    """The model to train, for the cameras and the size of the data."""
+    wanted = dict(options.model)
+    size = min(data.train.size)
+    wanted.setdefault("image_size", size)
+    if (wanted["image_size"],) * 2 != data.train.size and not wanted.get("crop"):
+        height, width = data.train.size
+        wanted.setdefault("resize", "bilinear")
+        say(f"images of {width}x{height} px are scaled to {wanted['image_size']}x{wanted['image_size']}")
+    wanted.setdefault("cameras", data.train.cameras)
+    spec = ModelSpec.from_json(wanted)
+    if len(spec.cameras) != len(data.train.cameras):
+        raise RefereeError(
+            f"the model looks at {', '.join(spec.cameras)}, but the data show {', '.join(data.train.cameras)}: "
+            "choose data.cameras"
+        )
+    torch.manual_seed(options.fit.seed)
+    if options.model_path is None:
+        return build(spec, pretrained=options.pretrained)
+    model = Artifact.open(options.model_path, spec).model
+    if len(model.spec.cameras) != len(data.train.cameras) or model.spec.image_size != spec.image_size:
+        raise RefereeError(
+            f"{options.model_path} looks at {', '.join(model.spec.cameras)} with {model.spec.image_size} px, the data "
+            f"show {', '.join(data.train.cameras)} with {spec.image_size} px"
+        )
+    model.spec = model.spec.but(cameras=spec.cameras)
+    return model.freeze(spec.freeze_encoder)
+
+
+def fit_model(
+    model: RewardModel,
+    data: Data,
+    options: TrainOptions,
+    *,
+    resume: dict[str, Any] | None = None,
+    group: Group | None = None,
+    report: Callable[[Report], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> FitResult:
+    """Fit all of a model, or warm up its encoder, freeze it and fit the head on cached features."""
+    group, chosen = group or Group(), options.fit
+    frozen = model.spec.freeze_encoder
+
+    def keep(state: dict[str, torch.Tensor], latest: Report) -> None:
+        if group.rank == 0:
+            _artifact(model.spec, state, data, options, latest).save(best_model(options.output))
+
+    images = ImageSource(data.train, chosen.augment)
+    if not frozen:
+        val = None if data.val is None else ImageSource(data.val)
+        return fit(model, images, val, chosen, folder=options.output, resume=resume, group=group, report=report,
+                   on_best=keep, stop=stop)  # fmt: skip
+    if resume is not None:
+        weights.fill(model, resume["model_state_dict"], "the checkpoint")
+    elif chosen.encoder_warmup_steps:
+        model = _warm_up(model, images, chosen, group, report)
+    train, features = _encoded(model, data, options, group)
+    return fit(model, train, features, chosen, head_only=True, folder=options.output, resume=resume, group=group,
+               report=report, on_best=keep, stop=stop)  # fmt: skip
+
+
+def best_model(output: Path) -> Path:
+    """Where the artifact of a run is."""
+    return output / "checkpoints" / "best_model"
+
+
+def _with_warmup(options: TrainOptions, model: RewardModel, say: Callable[[str], None]) -> FitOptions:
+    """How long the encoder is warmed up, where nobody has said it."""
+    chosen = options.fit
+    random = options.pretrained is None and options.model_path is None
+    if not model.spec.freeze_encoder:
+        if chosen.encoder_warmup_steps:
+            raise RefereeError("encoder_warmup_steps has no effect unless the encoder is frozen: set freeze_encoder")
+        return replace(chosen, encoder_warmup_steps=0)
+    if chosen.encoder_warmup_steps is None:
+        steps = WARMUP_STEPS if random and options.resume is None else 0
+        if steps:
+            say(f"the encoder has no pretrained weights: it learns for {steps} steps before it is frozen")
+        return replace(chosen, encoder_warmup_steps=steps)
+    if random and not chosen.encoder_warmup_steps:
+        say("warning: the frozen encoder is random; give pretrained weights, or let it learn: encoder_warmup_steps=100")
+    return chosen
+
+
+def _warm_up(
+    model: RewardModel,
+    images: ImageSource,
+    chosen: FitOptions,
+    group: Group,
+    report: Callable[[Report], None] | None,
+) -> RewardModel:
+    """Some steps with the whole model; then the encoder is frozen."""
+    model.freeze(False)
+    short = replace(
+        chosen, max_epochs=None, max_steps=chosen.encoder_warmup_steps, best_metric="train_accuracy",
+        val_check_interval=1_000_000,
+    )  # fmt: skip
+    result = fit(model, images, None, short, group=group, report=report)
+    if group.backend == "fsdp" and group.world > 1:  # its weights are spread over the processes
+        model = build(model.spec)
+        weights.fill(model, result.state, "the weights")
+    return model.freeze(True)
+
+
+def _encoded(
+    model: RewardModel, data: Data, options: TrainOptions, group: Group
+) -> tuple[FeatureSource, FeatureSource | None]:
+    """Both sides as features; the first process encodes, the others read what it wrote."""
+    folder = options.cache_dir or _cache()
+    chosen = options.fit
+
+    def sources() -> tuple[FeatureSource, FeatureSource | None]:
+        with threads(chosen.threads):
+            train = cached_features(
+                model, data.train, data.train.content_hash, folder, copies=chosen.feature_copies,
+                augmentation=chosen.augment, seed=chosen.seed,
+            )  # fmt: skip
+            val = None if data.val is None else cached_features(model, data.val, data.val.content_hash, folder)
+        return train, val
+
+    if group.rank == 0:
+        forget(folder)
+        found = sources()
+    group.barrier()
+    return found if group.rank == 0 else sources()
+
+
+def _cache() -> Path:
+    from referee.sim.assets import cache_dir
+
+    return cache_dir() / "features"
+
+
+def _in_processes(model: RewardModel, data: Data, options: TrainOptions, show: Callable[[Report], None]) -> FitResult:
+    """The same in several processes, which open data and weights for themselves."""
+    start = options.output / "checkpoints" / ".start"
+    found: list[FitResult] = []
+
+    def hear(what: Report | FitResult) -> None:
+        if isinstance(what, FitResult):
+            found.append(what)
+        else:
+            show(what)
+
+    sides = [
+        None if side is None else ([part.path for part in side.parts], side.cameras) for side in (data.train, data.val)
+    ]
+    try:
+        _artifact(model.spec, dict(model.state_dict()), data, options, None).save(start)
+        parallel.launch(
+            _work, (start, sides, options), backend=options.fit.training_backend,
+            processes=options.fit.num_processes, hear=hear,
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(start, ignore_errors=True)
+    kept = Artifact.load(best_model(options.output)).model
+    return replace(found[0], state=dict(kept.state_dict()))
+
+
+def _work(group: Group, tell: Callable[[Any], None], start: Path, sides: list[Any], options: TrainOptions) -> None:
+    """One process of several."""
+    logging.getLogger("referee").addHandler(logging.NullHandler())
+    train, val = (None if side is None else FrameSet(*side) for side in sides)
+    assert train is not None
+    resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
+    model = Artifact.load(start).model
+    result = fit_model(model, Data(train, val), options, resume=resume, group=group, report=tell)
+    tell(replace(result, state={}))  # the weights are in the artifact
+
+
+def _finish(
+    model: RewardModel, data: Data, options: TrainOptions, result: FitResult, say: Callable[[str], None]
+) -> Path:
+    """The artifact with all that belongs in it, and what people want to look at."""
+    best, folder = result.best, best_model(options.output)
+    artifact = _artifact(model.spec, result.state, data, options, best)
+    artifact.reference = _reference(artifact.model, data)
+    artifact.save(folder)
+    if options.checkpoint is not None:
+        _write_checkpoint(options.checkpoint, artifact.model, options, result)
+        say(f"wrote {options.checkpoint}")
+    if data.val is not None and options.data.debug_save_dir is not None:
+        blocks = np.array_split(np.arange(len(data.val)), -(-len(data.val) // 256))
+        logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
+        place = options.data.debug_save_dir / "validation"
+        count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, place)
+        say(f"{count} validation frames as pictures in {place}")
+    say(f"{result.reason} at step {result.step} after {result.seconds:.1f} s; best at step {best.step}:")
+    say(f"  {describe(best)}")
+    return folder
+
+
+def describe(report: Report) -> str:
+    """The numbers of a report in words."""
+    words = f"training loss {report.train_loss:.4f}, accuracy {report.train_accuracy:.4f}"
+    if report.val is None:
+        return words
+    val = report.val
+    return f"validation AUROC {val.auroc:.4f}, loss {val.loss:.4f}, accuracy {val.accuracy:.4f}; {words}"
+
+
+def _artifact(
+    spec: ModelSpec, state: dict[str, torch.Tensor], data: Data, options: TrainOptions, best: Report | None
+) -> Artifact:
+    model = build(spec)
+    weights.fill(model, state, "the weights")
+    fitted = options.fit.to_json()
+    provenance = {
+        **data.provenance(),
+        "seed": options.fit.seed,
+        "version": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "options": fitted,
+        "pretrained": None if options.pretrained is None else str(options.pretrained),
+        "model_path": None if options.model_path is None else str(options.model_path),
+    }
+    if best is not None:
+        provenance["step"] = best.step
+        provenance["train"] = {"loss": best.train_loss, "accuracy": best.train_accuracy}
+        provenance["val"] = None if best.val is None else vars(best.val)
+    return Artifact(model.eval(), provenance=provenance)
+
+
+def _reference(model: RewardModel, data: Data) -> Reference:
+    """What the training frames look like, from some of them."""
+    count = len(data.train)
+    rows = np.linspace(0, count - 1, min(count, REFERENCE_FRAMES)).round().astype(int)
+    images = data.train.batch(rows)[0].numpy()
+    return Reference.of(embed(model, images), images)
+
+
+def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, result: FitResult) -> None:
+    """The documented dict: the best weights, with the optimiser as it was at the end."""
+    last = checkpoint.load(checkpoint.find(options.output))
+    checkpoint.save(
+        path,
+        {
+            "epoch": round(result.best.epoch),
+            "model_state_dict": {name: value.contiguous() for name, value in model.state_dict().items()},
+            "optimizer_state_dict": last["optimizer_state_dict"],
+            "train_loss": result.best.train_loss,
+            "train_acc": result.best.train_accuracy,
+            "config": model.spec.to_json(),
+        },
+    )
+
+
+class _Bar:
+    """Reports as a progress bar, lines for validations, and numbers for a log."""
+
+    def __init__(self, console: Console, log: Log | None) -> None:
+        self._log = log
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Bar:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        self._progress.__exit__(*reason)
+
+    def show(self, report: Report) -> None:
+        """Take one report."""
+        if self._task is None:
+            self._task = self._progress.add_task("training", total=report.total_steps)
+        words = f"loss {report.train_loss:.4f}"
+        self._progress.update(self._task, total=report.total_steps, completed=report.step, description=words)
+        if report.val is not None:
+            mark = " (best)" if report.best else ""
+            line = f"epoch {report.epoch:.4g}, step {report.step}, {report.seconds:.1f} s: {describe(report)}{mark}"
+            self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if self._log is not None:
+            self._log(numbers(report), report.step)
+
+
+def numbers(report: Report) -> dict[str, float]:
+    """A report under the names of logs."""
+    found = {
+        "train/loss": report.train_loss,
+        "train/accuracy": report.train_accuracy,
+        "train/lr": report.lr,
+        "train/epoch": report.epoch,
+        "time/seconds": report.seconds,
+    }
+    if report.val is not None:
+        found |= {f"val/{name}": value for name, value in vars(report.val).items()}
+    return found

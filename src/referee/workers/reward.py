@@ -1,0 +1,151 @@
+"""The reward worker: looks at what the environments show and says what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from referee.envs import RefereeVectorEnv
+from referee.errors import RefereeError
+from referee.models.contract import Verdict
+from referee.models.spec import MAIN_NAMES
+from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
+from referee.rl.rollout import Rollout
+from referee.workers.env import StepResult
+
+
+class RewardWorker:
+    """Draws what must be judged while a rollout is made, and judges it afterwards in few large batches.
+
+    `terminal`: the last state of each finished episode. `per_step`: every state. Where the verdict ends episodes
+    (`terminate_on: model`), each state is judged at once.
+    """
+
+    def __init__(self, manager: RewardManager, env: RefereeVectorEnv, steps: int) -> None:
+        self.manager, self.options = manager, manager.options
+        self.cameras = _views(manager, env)
+        self.gate: Gate = manager.gate(env.num_envs)
+        self._env = env
+        self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
+        self._shape = (steps, env.num_envs)
+        self._pictures: dict[str, np.ndarray] = {}
+        self._said: list[Verdict] = []
+        self._began = np.zeros(env.num_envs, bool)
+
+    @property
+    def eager(self) -> bool:
+        """Whether every state is judged at once, because a verdict may end its episode."""
+        return self.options.terminate_on == "model"
+
+    # --- during a rollout ---
+
+    def begin(self) -> None:
+        """A rollout begins."""
+        self._finals.begin()
+        self._said = []
+
+    def watch(self, step: int, result: StepResult) -> np.ndarray | None:
+        """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
+        ended = result[2] | result[3]
+        if self.eager:
+            verdict = self._judge(self._states(ended))
+            if verdict.success is None:
+                raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
+            fires = self.gate.step(verdict.success, self._began)
+            self._began = ended | fires
+            self._said.append(replace(verdict, success=fires))
+            return fires & ~ended
+        if self.options.reward_mode == "terminal":
+            self._finals.add(step, ended)
+            return None
+        for name, images in self._states(ended).items():
+            if name not in self._pictures:
+                self._pictures[name] = np.zeros((*self._shape, *images.shape[1:]), images.dtype)
+            self._pictures[name][step] = images
+        return None
+
+    def score(self, rollout: Rollout) -> Scored:
+        """What the model says of the rollout that was watched."""
+        ended = rollout.terminated | rollout.truncated
+        if self.eager:
+            return self._score_said(ended)
+        if self.options.reward_mode == "terminal":
+            return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay)
+        return score_steps(self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate)
+
+    def _score_said(self, ended: np.ndarray) -> Scored:
+        """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
+        names = ("score", "probability", "success")
+        said = Verdict(*(np.stack([getattr(each, name) for each in self._said]) for name in names))
+        judged = ended.copy() if self.options.reward_mode == "terminal" else np.ones(self._shape, bool)
+        rewards = np.where(judged, self.manager.pay(said), np.float32(0))
+        return Scored(rewards, judged, said.success, said.probability)
+
+    def _states(self, ended: np.ndarray) -> dict[str, np.ndarray]:
+        """Pictures of the states that the step led to: of its own last state where an episode ended."""
+        pictures = dict(self._env.render_cameras(cameras=self.cameras))
+        ids = np.flatnonzero(ended)
+        if len(ids):
+            for name, images in self._env.render_cameras(ids, final=True, cameras=self.cameras).items():
+                pictures[name] = pictures[name].copy()
+                pictures[name][ids] = images
+        return pictures
+
+    def _judge(self, pictures: Mapping[str, np.ndarray]) -> Verdict:
+        return self.manager.judge(pictures, cameras=self.cameras)
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """What the verdicts of episodes under way depend on."""
+        return {**self.gate.save_state(), "began": self._began.copy()}
+
+    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        self._began = state["began"].copy()
+        self.gate.restore_state({name: value for name, value in state.items() if name != "began"})
+
+    # --- the documented names ---
+
+    def init_worker(self) -> None:
+        """Nothing is left to do: a worker is ready once it is made."""
+
+    def compute_rewards(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
+        """f32[n]: what the model pays for observations, each by itself."""
+        return self.manager.compute_rewards(observations, cameras=self._names(observations))
+
+    compute_batch_rewards = compute_rewards
+
+    def to_device(self, device: str) -> None:
+        """Move the model."""
+        self.manager.to_device(device)
+
+    def save_checkpoint(self, folder: Path | str) -> None:
+        """A copy of the artifact that pays."""
+        self.manager.artifact.save(Path(folder))
+
+    def _names(self, observations: Mapping[str, Any]) -> tuple[str, ...] | None:
+        extra = observations.get("extra_view_images")
+        views = 1 + (0 if extra is None else extra.shape[1])
+        return self.cameras if views == len(self.cameras) else self._env.cameras[:views]
+
+
+def _views(manager: RewardManager, env: RefereeVectorEnv) -> tuple[str, ...]:
+    """The cameras of the environment that the model looks at."""
+    spec = manager.artifact.spec
+    if spec.resize == "none" and not spec.crop and env.image_size != spec.image_size:
+        raise RefereeError(
+            f"the reward model takes {spec.image_size}x{spec.image_size} px, but env.train.image_size is "
+            f"{env.image_size}: make them the same"
+        )
+    found = []
+    for name in spec.cameras:
+        camera = env.cameras[0] if name in MAIN_NAMES and name not in env.cameras else name
+        if camera not in env.cameras:
+            raise RefereeError(
+                f"the reward model looks at camera {name!r}, but env.train.cameras are {', '.join(env.cameras)}: add it"
+            )
+        found.append(camera)
+    return tuple(found)

@@ -1,0 +1,223 @@
+"""Scoring back ends: the same numbers as the model, or a notice and the model itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from referee.errors import RefereeError
+from referee.models import Artifact, Calibration, ModelSpec, Reference, RewardModel, backends, build, register
+from referee.models.artifact import embed
+from referee.models.contract import probability_of
+from referee.models.onnx_graph import encoder_graph, observe
+from referee.models.resnet import ResNet
+
+TWO = ModelSpec(arch="resnet10", width=8, hidden_dim=16, image_size=40, cameras=("front", "side"))
+SPECS = {
+    "resnet": TWO,
+    "deep": TWO.but(arch="resnet50", cameras=("front",), image_size=64),
+    "binary": TWO.but(model_type="binary_classifier", num_spatial_blocks=3, image_size=64),
+    "serl": TWO.but(model_type="binary_classifier", norm="group", padding="same", image_size=64),
+    "averages": TWO.but(model_type="binary_classifier", pooling="average"),
+    "resized": TWO.but(resize="bilinear", image_size=33, normalize=False),
+}
+KINDS = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+OTHERS = pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])
+
+
+def trained(spec: ModelSpec) -> RewardModel:
+    """A model whose norms and logits are not what they were at the start."""
+    torch.manual_seed(0)
+    model = build(spec).train()
+    optimizer = torch.optim.AdamW(model.trainable_parameters(), lr=3e-3)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model.loss(frames(spec), torch.arange(16) % 2).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def frames(spec: ModelSpec, count: int = 16, seed: int = 0) -> np.ndarray:
+    """Smooth pictures: noise alone would look the same to every network."""
+    random = np.random.default_rng(seed)
+    side = 48 if spec.resize == "bilinear" else spec.image_size
+    coarse = torch.from_numpy(random.random((count * len(spec.cameras), 3, 6, 6)))
+    smooth = nn.functional.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 1)
+    images = (smooth.permute(0, 2, 3, 1).numpy() * 255).astype(np.uint8)
+    return images.reshape(count, len(spec.cameras), side, side, 3)
+
+
+@KINDS
+@OTHERS
+def test_a_back_end_scores_as_the_model_does(spec: ModelSpec, backend: str) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend)
+        pytest.importorskip("onnx")
+    model = trained(spec)
+    fresh = frames(spec, 21, seed=1)
+    expected = model.logits(fresh)
+    assert np.ptp(expected) > 1e-3
+    scorer = backends.choose(model, frames(spec), backend=backend, threads=1)
+    assert scorer.backend == backend and scorer.difference < 1e-4
+    np.testing.assert_allclose(scorer.logits(fresh), expected, atol=1e-4)
+    np.testing.assert_allclose(scorer.logits(fresh.astype(np.float32) / 255), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        np.concatenate([scorer.logits(fresh[i : i + 1]) for i in range(3)]), expected[:3], atol=1e-4
+    )
+    assert scorer.logits(fresh[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", ["resnet", "deep", "binary", "serl"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_int8_is_close_to_the_model(kind: str, backend: str) -> None:
+    pytest.importorskip(backend)
+    model = trained(SPECS[kind])
+    scorer = backends.make(model, frames(model.spec), backend=backend, int8=True, threads=1)
+    fresh = frames(model.spec, 32, seed=1)
+    ours, theirs = model.logits(fresh), scorer.logits(fresh)
+    assert scorer.int8 and not np.array_equal(ours, theirs)
+    gap = np.abs(probability_of(ours) - probability_of(theirs))
+    assert gap.max() < 0.1 and gap.mean() < 0.03
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.9  # 0.948 for 50 layers where weights have 7 bits (no VNNI)
+
+
+def test_int8_weights_and_activations_are_in_the_graph() -> None:
+    onnx = pytest.importorskip("onnx")
+    model = trained(SPECS["resnet"])
+    assert isinstance(model.encoder, ResNet)
+    batches = [model.prepare(frames(model.spec)).flatten(0, 1)]
+    ranges = observe(model.encoder, batches)
+    for narrow, top in ((False, 127), (True, 63)):
+        graph = onnx.load_from_string(encoder_graph(model.encoder, 40, pooled=True, ranges=ranges, narrow=narrow)).graph
+        kernels = [onnx.numpy_helper.to_array(each) for each in graph.initializer]
+        kernels = [each for each in kernels if each.ndim == 4]
+        assert len(kernels) == 12 and {each.dtype for each in kernels} == {np.dtype(np.int8)}
+        assert max(np.abs(each.astype(int)).max() for each in kernels) == top
+        assert not any(node.op_type == "BatchNormalization" for node in graph.node)
+
+
+def test_observed_ranges_are_those_of_the_activations() -> None:
+    model = trained(SPECS["resnet"])
+    assert isinstance(model.encoder, ResNet)
+    prepared = model.prepare(frames(model.spec)).flatten(0, 1)
+    ranges = observe(model.encoder, [prepared[:4], prepared[4:]])
+    with torch.no_grad():
+        features = model.encoder(prepared)
+    assert ranges["layer4.0"] == pytest.approx((float(features.min()), float(features.max())), abs=1e-5)
+    assert ranges["images_nchw"] == pytest.approx((float(prepared.min()), float(prepared.max())))
+    assert all(low <= high for low, high in ranges.values())
+
+
+def test_a_back_end_that_says_something_else_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = trained(TWO)
+    for wrong in (lambda prepared: model.encode(prepared) * 3 + 1, lambda prepared: model.encode(prepared) * np.nan):
+        monkeypatch.setattr(backends, "_openvino", lambda *_, wrong=wrong: wrong)
+        with caplog.at_level(logging.WARNING):
+            scorer = backends.choose(model, frames(TWO), backend="openvino")
+        assert scorer.backend == "torch" and "scoring with torch" in caplog.records[-1].getMessage()
+        np.testing.assert_allclose(scorer.logits(frames(TWO)), model.logits(frames(TWO)), atol=1e-6)
+
+
+def test_compile_pads_what_is_less_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained(TWO)
+    seen = []
+
+    def compiled(function: object, **options: object) -> object:
+        def run(prepared: torch.Tensor) -> torch.Tensor:
+            seen.append(len(prepared))
+            return function(prepared)  # type: ignore[operator]
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    scorer = backends.choose(model, frames(TWO), backend="compile")
+    np.testing.assert_allclose(scorer.logits(frames(TWO, 21)), model.logits(frames(TWO, 21)), atol=1e-5)
+    assert set(seen) == {16}  # frames of two cameras: 32 pictures
+
+
+@pytest.mark.slow
+def test_compile_compiles() -> None:
+    model = trained(TWO)
+    scorer = backends.choose(model, frames(TWO), backend="compile")
+    assert scorer.backend == "compile"
+    np.testing.assert_allclose(scorer.logits(frames(TWO, 21)), model.logits(frames(TWO, 21)), atol=1e-4)
+
+
+def test_a_model_of_bf16_keeps_its_precision_on_torch() -> None:
+    model = trained(TWO.but(precision="bf16"))
+    scorer = backends.choose(model, frames(TWO), backend="torch")
+    assert scorer.difference < 0.01
+    with pytest.raises(RefereeError, match="bf16"):
+        backends.choose(model, frames(TWO), backend="onnxruntime")
+
+
+def test_folding_leaves_the_model_alone_and_no_norm_in_the_copy() -> None:
+    model = trained(SPECS["deep"])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    twin = backends.folded(model)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in twin.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for uneven in (SPECS["serl"], TWO.but(padding="same")):
+        model = trained(uneven)
+        np.testing.assert_allclose(
+            backends.folded(model).logits(frames(uneven)), model.logits(frames(uneven)), atol=1e-5
+        )
+
+
+def test_what_a_back_end_cannot_do_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained(TWO)
+    for options, words in (
+        ({"backend": "tensorrt"}, "openvino"),
+        ({"backend": "torch", "int8": True}, "no int8"),
+    ):
+        with pytest.raises(RefereeError, match=words):
+            backends.choose(model, frames(TWO), **options)  # type: ignore[arg-type]
+    with pytest.raises(RefereeError, match="needs real frames"):
+        backends.choose(model, frames(TWO)[:0], backend="torch")
+    for missing in ("openvino", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, missing, None)
+        with pytest.raises(RefereeError, match=r"referee\[fast\]"):
+            backends.choose(model, frames(TWO), backend=missing)
+
+
+def test_a_model_without_a_resnet_runs_on_torch_only() -> None:
+    @register("tests/flat")
+    class Flat(RewardModel):
+        def __init__(self, spec: ModelSpec) -> None:
+            super().__init__(spec)
+            self.last = nn.Linear(3 * len(spec.cameras), 1)
+
+        def encode_views(self, views: torch.Tensor) -> torch.Tensor:
+            return views.mean((2, 3))
+
+        def head(self, features: torch.Tensor) -> torch.Tensor:
+            return self.last(features)[:, 0]
+
+    model = build(TWO.but(model_type="tests/flat"))
+    assert backends.choose(model, frames(TWO), backend="torch").difference < 1e-6
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(RefereeError, match="no ResNet"):
+        backends.choose(model, frames(TWO), backend="onnxruntime")
+
+
+@OTHERS
+def test_an_artifact_brings_the_frames_that_a_back_end_is_compared_on(tmp_path: Path, backend: str) -> None:
+    if backend != "torch":
+        pytest.importorskip(backend)
+    model = trained(TWO)
+    reference = Reference.of(embed(model, frames(TWO)), frames(TWO))
+    Artifact(model, Calibration(temperature=0.5), {}, reference).save(tmp_path / "model")
+    loaded = Artifact.load(tmp_path / "model")
+    expected = loaded.judge(frames(TWO, 5, seed=2))
+    assert loaded.use(backend, threads=1).backend == backend
+    found = loaded.judge(frames(TWO, 5, seed=2))
+    assert found.probability is not None and expected.probability is not None
+    np.testing.assert_allclose(found.probability, expected.probability, atol=1e-3)

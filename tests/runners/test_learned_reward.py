@@ -1,0 +1,218 @@
+"""The learned reward is what trains the policy, and nothing else does unless a key says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from referee.config import load
+from referee.envs.panda.env import PandaVectorEnv
+from referee.errors import ConfigError, RefereeError
+from referee.models import Artifact, Calibration, ModelSpec, build
+from referee.rl import checkpoint
+from referee.runners.train_policy import check
+from referee.runners.training import Training
+
+SMALL = [
+    "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
+    "actor.global_batch_size=24", "actor.model.hidden_dims=[8]", "algorithm.update_epochs=2", "actor.num_threads=1",
+    "runner.eval_episodes=4", "env.train.num_threads=1", "env.eval.num_threads=1", "env.eval.max_episode_steps=5",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that nobody trained, with a threshold in the midst of what it says."""
+    torch.manual_seed(0)
+    net = build(ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("front", "side"), hidden_dim=8)).eval()
+    env = PandaVectorEnv(load("panda_ppo_mlp", SMALL).config.env.train)  # type: ignore[arg-type]
+    env.reset(seed=3)
+    said = []
+    for step in range(8):
+        env.step(np.full((4, 4), np.sin(step), np.float32))
+        views = env.render_cameras()
+        said.append(net.logits(np.concatenate([views["main_images"][:, None], views["extra_view_images"]], 1)))
+    # Its own scale is tiny; temperature stretches it so that thresholds tell frames apart.
+    spread = float(np.std(said))
+    threshold = float(1 / (1 + np.exp(-np.median(said) / spread)))
+    folder = tmp_path_factory.mktemp("model") / "artifact"
+    Artifact(net, Calibration(temperature=spread, threshold=threshold, gate_k=2, gate_n=3)).save(folder)
+    return folder
+
+
+def training(model: Path | None, *more: str) -> Training:
+    lines = [] if model is None else ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
+    config = load("panda_ppo_mlp", [*SMALL, *lines, *more]).config
+    check(config)
+    run = Training(config)
+    states = torch.from_numpy(run.env.observation["states"])
+    assert run.policy.norm is not None
+    run.policy.norm.update(states)
+    return run
+
+
+def weights(run: Training) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.policy.state_dict().items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_buffer_holds_what_the_model_pays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terminal: the pictures of finished episodes, judged by the artifact by hand, at the steps where they ended."""
+    seen: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+    draw = PandaVectorEnv.render_cameras
+
+    def spy(self: PandaVectorEnv, env_ids: Any = None, **options: Any) -> dict[str, np.ndarray]:
+        found = draw(self, env_ids, **options)
+        seen.append((np.asarray(env_ids), found))
+        assert options.get("final"), "terminal mode draws nothing but the ends of episodes"
+        return found
+
+    monkeypatch.setattr(PandaVectorEnv, "render_cameras", spy)
+    run = training(model, "reward.success_reward=2.5", "reward.fail_reward=-0.5", "reward.reward_weight=2")
+    numbers = run.iterate()
+    rollout = run.rollout
+    ended = rollout.terminated | rollout.truncated
+    assert ended.sum() == 8 and (rollout.rewards[~ended] == 0).all()
+    artifact, paid = Artifact.load(model), []
+    for ids, pictures in seen:
+        said = artifact.score(pictures, cameras=("front", "side"))
+        assert said.success is not None and len(said.success) == len(ids)
+        paid += [5.0 if success else -1.0 for success in said.success]
+    assert sorted(rollout.rewards[ended].tolist()) == sorted(paid)
+    assert numbers["time/compute_model_rewards"] > 0
+    assert numbers["reward/judged"] == 8 and "reward/hacking_gap" in numbers
+
+
+def test_per_step_pays_gated_states(model: Path) -> None:
+    run = training(model, "reward.reward_mode=per_step", "reward.combine_mode=add")
+    plain = training(None)
+    for each in (run, plain):
+        each.roller.collect(each.env, each.rollout, each.reward)
+    assert run.reward is not None
+    env_rewards = plain.rollout.rewards.copy()
+    assert np.array_equal(run.rollout.rewards, env_rewards)  # nobody has paid yet
+    scored = run.reward.score(run.rollout)
+    run.actor.update_rewards(run.rollout, scored, run.reward.options)
+    assert scored.success is not None and 0 < scored.success.mean() < 1
+    np.testing.assert_allclose(run.rollout.rewards, env_rewards + scored.success, atol=1e-6)
+    # Two of three states: never in the first state of an episode.
+    began = np.vstack([np.ones((1, 4), bool), (run.rollout.terminated | run.rollout.truncated)[:-1]])
+    assert not scored.success[began].any()
+
+
+@pytest.mark.parametrize("mode", ["terminal", "per_step"])
+def test_the_truth_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Flipped success and other rewards of the environment leave the weights as they are, bit by bit."""
+    lines = (f"reward.reward_mode={mode}",)
+    honest = training(model, *lines)
+    step = PandaVectorEnv.step
+
+    def lie(self: PandaVectorEnv, actions: np.ndarray) -> Any:
+        observation, rewards, terminated, truncated, info = step(self, actions)
+        for about in (info, info.get("final_info", {})):
+            if "success" in about:
+                about["success"] = ~about["success"]
+        return observation, 7.0 - 3.0 * rewards, terminated, truncated, info
+
+    for _ in range(2):
+        honest.iterate()
+    monkeypatch.setattr(PandaVectorEnv, "step", lie)
+    lied = training(model, *lines)
+    leaning = training(model, *lines, "reward.env_reward_weight=0.1")
+    bonus = training(model, *lines, "reward.gt_success_bonus=1")
+    for _ in range(2):
+        lied.iterate()
+        leaning.iterate()
+        bonus.iterate()
+    assert equal(weights(honest), weights(lied))
+    assert not equal(weights(honest), weights(leaning))
+    assert not equal(weights(honest), weights(bonus))
+
+
+def test_the_verdict_ends_episodes(model: Path) -> None:
+    run = training(
+        model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=2", "reward.gate_n=2"
+    )
+    run.roller.collect(run.env, run.rollout, run.reward)
+    rollout = run.rollout
+    # Every state is a success at a threshold of 0, so the gate of 2 fires in every second step.
+    assert np.array_equal(rollout.terminated, np.tile([[False], [True]], (6, 4)))
+    assert not rollout.truncated.any()
+    assert len(rollout.finals) == 24
+    assert run.reward is not None
+    scored = run.reward.score(rollout)
+    assert np.array_equal(scored.rewards, rollout.terminated.astype(np.float32))
+    assert run.env.statistics()["episode_length"] == 2
+    # The next episode begins where an episode begins, not where the last one stopped.
+    started = rollout.observations["states"][2]
+    assert not np.allclose(started, np.stack([final.observation["states"] for final in rollout.finals[:4]]))
+
+
+@pytest.mark.parametrize("mode", ["reward.reward_mode=per_step", "reward.terminate_on=model"])
+def test_resuming_goes_on_bit_by_bit(model: Path, tmp_path: Path, mode: str) -> None:
+    config = load(
+        "panda_ppo_mlp", [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={model}", mode]
+    ).config
+    whole = Training(config, tmp_path / "whole")
+    for _ in range(2):
+        whole.iterate()
+    saved = whole.save()
+    whole.iterate()
+    again = Training(config, tmp_path / "again")
+    again.resume(saved)
+    again.iterate()
+    assert equal(weights(whole), weights(again))
+
+
+def test_starting_from_another_policy(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    first.iterate()
+    saved = first.save()
+    second = Training(load("panda_ppo_mlp", [*SMALL, f"actor.model.model_path={saved}"]).config, tmp_path / "b")
+    second.warm_start(Console())
+    assert equal(weights(first), weights(second)) and second.steps == 0
+    assert checkpoint.find(saved) == saved
+    assert "starting from" in capsys.readouterr().out
+
+
+def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
+    run = Training(
+        load("panda_ppo_mlp", [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={model}"]).config,
+        tmp_path,
+    )
+    run.iterate()
+    numbers = run.evaluate()
+    assert run.best.success == numbers["eval/reward/model_success"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["reward.use_reward_model=true"], "reward.model.model_path is not given"),
+        (["reward.use_reward_model=true", "reward.model.model_path=nowhere"], "nowhere is no artifact"),
+        (["MODEL", "env.train.cameras=[front]"], "looks at camera 'side', but env.train.cameras are front"),
+        (["MODEL", "env.train.image_size=128"], "takes 64x64 px, but env.train.image_size is 128"),
+        (["MODEL", "env.train.terminate_on_success=true"], "say reward.terminate_on=truth"),
+        (["MODEL", "reward.terminate_on=truth"], "needs env.train.terminate_on_success=true"),
+        (["MODEL", "reward.gate_k=2"], "changes nothing"),
+    ],
+)
+def test_bad_input(model: Path, lines: list[str], says: str) -> None:
+    given = ["reward.use_reward_model=true", f"reward.model.model_path={model}"] if lines[0] == "MODEL" else lines[:1]
+    config = load("panda_ppo_mlp", [*SMALL, *given, *lines[1:]]).config
+
+    def start() -> None:
+        check(config)
+        Training(config)
+
+    with pytest.raises((ConfigError, RefereeError), match=says):
+        start()
