@@ -2,5 +2,8 @@
 
 from referee.envs.contract import Observation, RefereeVectorEnv
 from referee.envs.make import make_vec
+from referee.envs.single import SingleArm, register
 
-__all__ = ["Observation", "RefereeVectorEnv", "make_vec"]
+__all__ = ["Observation", "RefereeVectorEnv", "SingleArm", "make_vec"]
+
+register()
