@@ -27,7 +27,7 @@ def windows(source: Path, output: Path, options: WindowOptions, console: Console
 
 
 def _open(source: Path) -> tuple[EpisodeStore | Reread, LabelLog | None]:
-    logging.getLogger("referee").addHandler(logging.NullHandler())  # warnings are in the summary
+    logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
     episodes = open_source(source)
     return episodes, LabelLog.of(episodes) if isinstance(episodes, EpisodeStore) else None
 

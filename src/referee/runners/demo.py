@@ -1,4 +1,4 @@
-"""Recipe: the way of the data, in a minute: tasks, experts, recorded episodes, a dataset of labelled frames."""
+"""Recipe: the way of the data, in minutes: tasks, experts, episodes, a reward model, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from referee.config import Loaded, PandaEnvConfig
-from referee.datasets.frames import FrameOptions
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.tasks import TASKS
 from referee.envs.policies import make_policy
@@ -18,13 +17,18 @@ from referee.episodes import EpisodeStore, Meta
 from referee.episodes.recorder import Recorder
 from referee.files import write_json
 from referee.pictures import save_gif
-from referee.runners import datasets, episodes
+from referee.runners import episodes
+from referee.runners.audit import audit
 from referee.runners.rollout import FilmMaker, Outcomes, roll_out
 from referee.runners.rundir import open_run
 from referee.runners.sheet import task_sheet
+from referee.runners.train_reward import train_and_calibrate
+from referee.training.data import DataOptions
+from referee.training.recipe import TrainOptions
 
 NOISES = (0.0, 0.3, 0.6)
-RECORDED_NOISE, RECORDED_SEED = 0.5, 7
+RECORDED_NOISE, RECORDED_SEED, FRESH_SEED = 0.6, 7, 100_007
+MOST_EPISODES = 96
 
 
 def demo(loaded: Loaded) -> None:
@@ -64,24 +68,34 @@ def demo(loaded: Loaded) -> None:
         table.add_row(name, *(f"{100 * each.rate().share:.0f} %" for each in outcomes_by_noise))
     console.print(table)
     write_json(folder / "result.json", {n: [o.summary() for o in each] for n, each in results.items()})
-    _record(folder, env_config, max(32, runner.num_episodes), console)
+    count = max(MOST_EPISODES // 4, min(MOST_EPISODES, 3 * runner.num_episodes))
+    console.print(f"\n[bold]Recording[/] {count} episodes of PickCube, with an expert that stumbles")
+    _record(folder / "episodes", env_config, count, RECORDED_SEED)
+    episodes.ls(folder / "episodes", console, rows=3)
+    episodes.view(folder / "episodes", folder / "episodes.png")
+    console.print("\n[bold]A reward model[/] that sees success in single frames")
+    artifact = train_and_calibrate(
+        TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward"), console, target=0.05
+    )
+    console.print(f"\n[bold]An audit[/] on {count} episodes that it has not seen")
+    _record(folder / "fresh", env_config, count, FRESH_SEED)
+    audit(artifact, folder / "fresh", console, out=folder / "report")
     console.print(f"\npictures  {folder / 'tasks.png'}, {folder / 'episodes.png'}")
     if runner.film:
         console.print(f"films     {folder}/<task>.gif")
-    console.print(f"numbers   {folder / 'result.json'}")
-    console.print(f"episodes  {folder / 'episodes'}      dataset  {folder / 'frames'}")
-    console.print("\nNext: referee config list   ·   referee run panda_ppo_mlp   ·   referee doctor")
+    console.print(f"numbers   {folder / 'result.json'}, {folder / 'report/metrics.json'}")
+    console.print(f"episodes  {folder / 'episodes'}      model  {artifact}", soft_wrap=True)
+    console.print(
+        f"\nNext: open {folder / 'report/report.html'}   ·   referee run panda_ppo_mlp_resnet_reward "
+        f"reward.model.model_path={artifact}   ·   referee config list   ·   referee doctor",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
-def _record(folder: Path, config: PandaEnvConfig, count: int, console: Console) -> None:
-    """Episodes of a stumbling expert, looked at, and made into frames with labels."""
-    console.print(f"\n[bold]Recording[/] {count} episodes of PickCube, with an expert that stumbles")
+def _record(folder: Path, config: PandaEnvConfig, count: int, seed: int) -> None:
+    """Episodes of a stumbling expert."""
     env = PandaVectorEnv(replace(config, task="PickCube", num_envs=min(16, count)))
-    store = EpisodeStore(folder / "episodes")
-    recorder = Recorder(env, lambda: store, meta=Meta(task="PickCube", source="expert"))
-    roll_out(recorder, make_policy(env, "expert", noise=RECORDED_NOISE), count, seed=RECORDED_SEED)
+    recorder = Recorder(env, lambda: EpisodeStore(folder), meta=Meta(task="PickCube", source="expert"))
+    roll_out(recorder, make_policy(env, "expert", noise=RECORDED_NOISE, seed=seed), count, seed=seed)
     recorder.close()
-    episodes.ls(store.root, console, rows=3)
-    episodes.view(store.root, folder / "episodes.png")
-    console.print("\n[bold]Frames[/] and their labels, split by episode")
-    datasets.frames(store.root, folder / "frames", FrameOptions(), console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def train_and_calibrate(
     stop: Callable[[], bool] | None = None,
 ) -> Path:
     """The artifact of a training, with temperature, threshold and gate chosen on its validation episodes."""
+    logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
     folder = train(options, console, log=log, stop=stop)
     artifact = Artifact.load(folder)
     judged = validation(artifact, options.data)
