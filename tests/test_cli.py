@@ -113,11 +113,11 @@ def test_config_show_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "demo", "runner.num_episodes=4", "runner.film_episodes=1", "runner.logger.log_path=d"]) == 0
     names = {path.name for path in Path("d").iterdir()}
-    assert names == {"config.yaml", "result.json", "tasks.png", "episodes", "episodes.png", "frames"} | {
-        f"{task}.gif" for task in ("Reach", "PushCube", "PickCube", "PegInsertion")
-    }
+    whole = {"config.yaml", "result.json", "tasks.png", "episodes", "episodes.png", "reward", "fresh", "report"}
+    assert names == whole | {f"{task}.gif" for task in ("Reach", "PushCube", "PickCube", "PegInsertion")}
     said = capsys.readouterr().out
-    assert "PegInsertion" in said and "32 episodes, 1,600 steps" in said and "train.pt" in said
+    assert "PegInsertion" in said and "32 episodes, 1,600 steps" in said and "failing episodes" in said
+    assert Path("d/report/report.html").exists() and Path("d/reward/checkpoints/best_model/calibration.json").exists()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.fakes import at, random_episodes, said
-from referee.audit.calibrate import GATES, calibrate, choose, fit_temperature
+from referee.audit.calibrate import GATES, calibrate, choose, choose_last, fit_temperature
 from referee.audit.judged import Judged
 from referee.audit.statistics import outcome
 from referee.errors import RefereeError
@@ -140,11 +140,29 @@ def test_the_choice_fits_an_artifact_and_survives_rounding() -> None:
     judged = random_episodes(60)
     found = calibrate(judged, target=0.1)
     assert set(found.fields()) == {
-        "temperature", "threshold", "gate_k", "gate_n", "target_episode_fpr", "measured",
+        "temperature", "threshold", "gate_k", "gate_n", "target_episode_fpr", "measured", "terminal_threshold",
     }  # fmt: skip
     assert 0 < found.threshold <= 1 and (found.gate_k, found.gate_n) in GATES
     again = [Judged(each.id, each.labels, each.logits * np.float32(1 + 1e-6)) for each in judged]
     assert [outcome(each, found) for each in judged] == [outcome(each, found) for each in again]
+
+
+def test_last_states_have_a_threshold_of_their_own() -> None:
+    """What happens before the end does not move it; a success that was lost again is a failure at the end."""
+    judged = [
+        said("a", "0011", 0.1, 0.2, 0.9, 0.8),
+        said("b", "0110", 0.1, 0.95, 0.9, 0.6),
+        said("c", "0000", 0.99, 0.2, 0.1, 0.3),
+        said("d", "0001", 0.1, 0.2, 0.3, 0.7),
+    ]
+    found = choose_last(judged, temperature=1.0, target=0.01)
+    # Between what the failures end in (at most 0.6) and what the successes end in (at least 0.7).
+    assert found is not None and 0.6 < found <= 0.7
+    assert choose_last([judged[1], judged[2]], temperature=1.0, target=0.01) is None
+    # Of 4 failing ends, (4 + 1) · 0.4 - 1 = 1 may be paid: the threshold goes below the one at 0.75.
+    many = [*judged, said("e", "00", 0.1, 0.75), said("f", "00", 0.1, 0.2)]
+    assert choose_last(many, temperature=1.0, target=0.01) > 0.75  # type: ignore[operator]
+    assert 0.6 < choose_last(many, temperature=1.0, target=0.4) <= 0.7  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

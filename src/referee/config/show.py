@@ -7,6 +7,7 @@ from typing import Any
 
 from referee.config import files
 from referee.config.loaded import Loaded
+from referee.config.schema import RECIPES
 from referee.config.yamltext import scalar
 
 COMMENT_COLUMN = 44  # a longer line pushes only its own comment to the right
@@ -14,14 +15,31 @@ COMMENT_COLUMN = 44  # a longer line pushes only its own comment to the right
 
 def show(loaded: Loaded) -> str:
     """The resolved tree as YAML, each value with its source as a comment, and the notices below."""
-    lines = [f"# {loaded.preset}: {len(loaded.sources)} keys, each with where its value came from"]
-    rows = list(_rows(loaded.tree()))
+    reads = RECIPES[loaded.config.runner.recipe].reads
+    rows = list(_rows(_that_matters(loaded.tree(), reads, loaded.sources)))
+    count = sum(bool(key) for _, key in rows)
+    lines = [f"# {loaded.preset}: {count} keys, each with where its value came from"]
     width = min(COMMENT_COLUMN, max(len(text) for text, key in rows if key))
     for text, key in rows:
         lines.append(f"{text:<{width}}  # {loaded.sources[key]}" if key else text)
     if loaded.notices:
         lines += ["", *(f"# note: {notice}" for notice in loaded.notices)]
     return "\n".join(lines) + "\n"
+
+
+def _that_matters(
+    tree: dict[str, Any], reads: tuple[str, ...], sources: dict[str, str], prefix: str = ""
+) -> dict[str, Any]:
+    """The tree without the keys that the recipe does not read and nobody has set."""
+    kept: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = prefix + name
+        if isinstance(value, dict):
+            inside = _that_matters(value, reads, sources, f"{key}.")
+            kept |= {name: inside} if inside else {}
+        elif sources[key] != "default" or any(f"{key}.".startswith(f"{read}.") for read in reads):
+            kept[name] = value
+    return kept
 
 
 def to_yaml(loaded: Loaded) -> str:

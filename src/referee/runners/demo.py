@@ -68,7 +68,7 @@ def demo(loaded: Loaded) -> None:
         table.add_row(name, *(f"{100 * each.rate().share:.0f} %" for each in outcomes_by_noise))
     console.print(table)
     write_json(folder / "result.json", {n: [o.summary() for o in each] for n, each in results.items()})
-    count = max(MOST_EPISODES // 4, min(MOST_EPISODES, 3 * runner.num_episodes))
+    count = min(MOST_EPISODES, max(32, 3 * runner.num_episodes))
     console.print(f"\n[bold]Recording[/] {count} episodes of PickCube, with an expert that stumbles")
     _record(folder / "episodes", env_config, count, RECORDED_SEED)
     episodes.ls(folder / "episodes", console, rows=3)
