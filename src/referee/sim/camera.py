@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ FRAMES_PER_THREAD = 4
 
 
 class Camera:
-    """Draws one scene from fixed cameras at one size, `pixels` × `pixels`, on several cores.
+    """Draws one scene from fixed cameras at one size, `pixels` × `pixels`.
 
     OpenGL contexts are made at the first picture, so a run that never looks never needs one. Each lives in a thread
     of its own, so a camera may be used from any thread.
@@ -37,12 +36,12 @@ class Camera:
         *,
         detail: Detail = "fast",
         distractors: int = 0,
-        num_threads: int = 0,
+        num_threads: int = 1,
     ) -> None:
         self.cameras = tuple(cameras)
         self.pixels = pixels
         self._make = partial(Easel, scene, self.cameras, pixels, detail=detail, distractors=distractors)
-        self._limit = num_threads or os.cpu_count() or 1
+        self._limit = num_threads  # more than one crashes or hangs with Mesa's software drivers, once in a while
         self._easels: list[tuple[ThreadPoolExecutor, Easel]] = []
 
     def render(
