@@ -215,7 +215,7 @@ def test_divergence_stops_with_one_line_and_keeps_the_last_checkpoint(
     steps = 0
     honest = EnvWorker.step
 
-    def poisoned(self: EnvWorker, actions: np.ndarray) -> object:
+    def poisoned(self: EnvWorker, actions: np.ndarray, watch: object = None) -> object:
         nonlocal steps
         steps += 1
         result = honest(self, actions)
