@@ -180,7 +180,6 @@ class _Fit:
         self.total = options.total_steps(self.sampler.steps_per_epoch, head_only=head_only)
         self.warmup = round(options.warmup_ratio * self.total)
         self.positive_weight = _positive_weight(options, train.labels)
-        self.prior = _prior(options, train.labels)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         self.net = Net(model, head_only=head_only).train()
         self.crew = Crew(self.net, options.chunks if group.world == 1 else 1)
@@ -289,7 +288,7 @@ class _Fit:
         weights = None if self.positive_weight == 1 else torch.where(labels == 1, self.positive_weight, 1.0)
         gradients: Sequence[Tensor | None] = ()
         with self.group.syncing(net, job.last):
-            logits = net(inputs) + self.prior
+            logits = net(inputs)
             loss = bce(logits, labels, weights)
             share = loss * (self.group.world * len(indices) / job.count)
             if self.group.world == 1:
@@ -476,13 +475,6 @@ def _positive_weight(options: FitOptions, labels: np.ndarray) -> float:
     if options.positive_weight is None:
         return 1.0
     return options.positive_weight or float((labels == 0).sum() / max(1, (labels == 1).sum()))
-
-
-def _prior(options: FitOptions, labels: np.ndarray) -> float:
-    """What a balanced batch adds to the log-odds of success: so the model's own logits are right at the natural rate."""
-    if options.sampling == "natural":
-        return 0.0
-    return math.log((labels == 0).sum() / (labels == 1).sum())
 
 
 def _load_model(model: RewardModel, values: dict[str, Any], group: Group | None = None) -> None:
