@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import math
-import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from referee.episodes.episode import EpisodeError
 from referee.episodes.formats.frames import decode_picture, naming
+from referee.episodes.formats.npy_header import read_header
 from referee.errors import RefereeError
 from referee.models.contract import check_shape, select_views
 from referee.models.spec import ModelSpec
@@ -26,9 +27,6 @@ MAX_FRAMES = 256
 """In one request, and in one pass through the model."""
 MAX_PIXELS = 32 << 20
 """Of all pictures in one request together, before they are decoded: a small file can hold a large picture."""
-
-MAX_HEADER = 1 << 16
-"""Bytes of a .npy file in which its header must end."""
 
 
 class Refused(RefereeError):
@@ -132,26 +130,17 @@ def _reading(camera: str, place: int) -> Iterator[None]:
 
 
 def _from_npy(body: bytearray) -> np.ndarray:
-    file = io.BytesIO(body[:MAX_HEADER])
     try:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"version {version}")
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = header(file)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, tokenize.TokenError) as error:
-        raise Refused(
-            400, f"the body is no .npy file: {str(error).splitlines()[0] if str(error) else 'broken'}"
-        ) from error
+        dtype, shape, fortran, start = read_header(memoryview(body))
+    except EpisodeError as error:
+        raise Refused(400, f"the body is no .npy file: it {error}") from error
     if dtype != np.uint8 or fortran:
         raise Refused(
             422, f"the array holds {'Fortran-ordered ' if fortran else ''}{dtype}, but uint8 in C order is needed"
         )
-    if not all(side > 0 for side in shape) or math.prod(shape) != len(body) - file.tell():
-        raise Refused(
-            400, f"the array should hold {list(shape)}, but {len(body) - file.tell()} bytes follow its header"
-        )
-    return np.frombuffer(body, np.uint8, offset=file.tell()).reshape(shape)
+    if not all(side > 0 for side in shape) or math.prod(shape) != len(body) - start:
+        raise Refused(400, f"the array should hold {list(shape)}, but {len(body) - start} bytes follow its header")
+    return np.frombuffer(body, np.uint8, offset=start).reshape(shape)
 
 
 def _check_count(count: int) -> None:

@@ -6,7 +6,6 @@ against the file before anything is allocated, and large arrays stay mapped.
 
 from __future__ import annotations
 
-import ast
 import mmap
 import struct
 import zipfile
@@ -20,8 +19,8 @@ from referee.episodes.episode import EpisodeError
 from referee.episodes.formats import rebuild
 from referee.episodes.formats.frames import naming
 from referee.episodes.formats.inert import Budget, Reader
+from referee.episodes.formats.npy_header import read_header
 
-_MAX_HEADER = 10_000
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError, KeyError)
 
 
@@ -49,7 +48,7 @@ def load_npy(path: Path) -> Any:
     """The array in a `.npy`, mapped; or the one value that an array of objects holds."""
     with naming(path):
         data = _map(path)
-        dtype, shape, fortran, start = _npy_header(data)
+        dtype, shape, fortran, start = read_header(data)
         budget = Budget(len(data))
         if dtype.kind == "O":
             value = Reader(data, rebuild.NAMES, budget, position=start).load()
@@ -97,26 +96,6 @@ def _map(path: Path) -> memoryview:
         if not size:
             raise EpisodeError("is empty")
         return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY))
-
-
-def _npy_header(data: memoryview) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Type, shape, whether it is in Fortran's order, and where the content begins."""
-    if bytes(data[:6]) != b"\x93NUMPY" or len(data) < 12 or data[6] not in (1, 2, 3):
-        raise EpisodeError("is cut off or not a .npy file")
-    start = 10 if data[6] == 1 else 12
-    length = int.from_bytes(data[8:start], "little")
-    if length > min(_MAX_HEADER, len(data) - start):
-        raise EpisodeError("is cut off or has a broken header")
-    try:
-        header = ast.literal_eval(bytes(data[start : start + length]).decode("latin1").strip())
-        code, shape, fortran = header["descr"], header["shape"], header["fortran_order"]
-        dtype = np.dtype(code) if type(code) is str and rebuild.CODE.fullmatch(code.lstrip("<>|=")) else None
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError):
-        raise EpisodeError("has a broken header") from None
-    if dtype is None or type(fortran) is not bool:
-        raise EpisodeError("has a broken header, or holds records, which data has no need of")
-    rebuild.elements(shape)
-    return dtype, shape, fortran, start + length
 
 
 def _zip_records(data: memoryview) -> dict[str, memoryview]:
