@@ -54,7 +54,8 @@ def test_what_other_programs_write(text: str) -> None:
     "text",
     ["{'descr': '|u1', 'fortran_order': False, 'shape': (2,), 'more': 1}",
      "{'descr': '|u1', 'fortran_order': False, 'shape': (2,), 'shape': (3,)}",
-     "{'descr': True, 'fortran_order': '|u1', 'shape': (2,)}", "{'descr': '|u1', 'fortran_order': False, 'shape': (1 2)}",
+     "{'descr': True, 'fortran_order': '|u1', 'shape': (2,)}", 
+     "{'descr': '|u1', 'fortran_order': False, 'shape': (1 2)}",
      "{'descr': '|u1' 'fortran_order': False, 'shape': (2,)}", "'descr': '|u1', 'fortran_order': False, 'shape': (2,)",
      "{'descr': '|u1', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}"],
 )  # fmt: skip
