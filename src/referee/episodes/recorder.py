@@ -15,6 +15,10 @@ from referee.episodes.episode import GRASP, IMAGES, PROGRESS, Episode, Meta
 from referee.episodes.writer import BackgroundWriter, Sink
 
 SIGNALS = (GRASP, PROGRESS)
+STEPS = ("actions", "rewards", "terminated", "truncated")
+"""What is about steps; all else is about states, of which there is one more."""
+COPIED = 16
+"""Episodes that are copied in one go: fewer calls, but more memory before the first of them can be written."""
 StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -169,8 +173,7 @@ class Recorder(RefereeVectorEnv):
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             self._put_states(ended, self._seen_last(ended, info), _truth(info["final_info"], ended))
-            for i in ended[self._live[ended]]:
-                self._keep(int(i))
+            self._keep(ended[self._live[ended]])
             self._begin(ended, now, info)
 
     def _begin(self, ids: np.ndarray, observation: Observation, info: dict[str, Any]) -> None:
@@ -180,20 +183,20 @@ class Recorder(RefereeVectorEnv):
         self._make_room(observation, _truth(info, ids))
         self._put_states(ids, {name: value[ids] for name, value in observation.items()}, _truth(info, ids))
 
-    def _keep(self, i: int) -> None:
-        stop = self._steps[i]
-        success = self._arrays["success"][i, : stop + 1]
-        if not self.wanted.take(bool(success.any())):
-            return
-        rows = {
-            name: array[i, : stop + (name not in ("actions", "rewards", "terminated", "truncated"))].copy()
-            for name, array in self._arrays.items()
-        }
-        meta = replace(self._meta, env=i, episode=int(self._episodes[i]))
-        self._episodes[i] += 1
-        if self._writer is None:
-            self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
-        self._writer.put(Episode.from_arrays(rows, meta))
+    def _keep(self, ids: np.ndarray) -> None:
+        """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""
+        arrays, lengths = self._arrays, self._steps.tolist()
+        chosen = [i for i in ids.tolist() if self.wanted.take(bool(arrays["success"][i, : lengths[i] + 1].any()))]
+        for some in (chosen[start : start + COPIED] for start in range(0, len(chosen), COPIED)):
+            longest = max(lengths[i] for i in some)
+            copied = {name: array[some, : longest + 1] for name, array in arrays.items()}
+            for place, i in enumerate(some):
+                rows = {name: array[place, : lengths[i] + (name not in STEPS)] for name, array in copied.items()}
+                meta = replace(self._meta, env=i, episode=int(self._episodes[i]))
+                self._episodes[i] += 1
+                if self._writer is None:
+                    self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
+                self._writer.put(Episode.from_arrays(rows, meta))
 
     def _seen(self, observation: Observation) -> Observation:
         """What is recorded of the present states."""

@@ -100,12 +100,14 @@ class EpisodeStore:
         whole = [self._named(episode, now + timedelta(microseconds=i)) for i, episode in enumerate(episodes)]
         goals = [f"{self._folder}/{episode.meta.id}{native.SUFFIX}" for episode in whole]
         temporaries = [f"{self._folder}/.{episode.meta.id}.{os.getpid()}" for episode in whole]
+        left = set(temporaries)
         try:
             sizes = _write_all(temporaries, whole)
             for temporary, goal, episode in zip(temporaries, goals, episodes, strict=True):
                 if episode.meta.id and os.path.exists(goal):  # noqa: PTH110 - an id of our own is new
                     raise EpisodeError(f"{goal} is there already: an id is given once")
                 os.rename(temporary, goal)  # noqa: PTH104 - half of the calls of Path.rename
+                left.remove(temporary)
             files.flush(self._folder)
             rows = [Row.of(episode, size) for episode, size in zip(whole, sizes, strict=True)]
             with self._locked(), self._manifest.open("a") as manifest:
@@ -113,7 +115,7 @@ class EpisodeStore:
         except OSError as error:
             raise EpisodeError(f"cannot write to {self.root} ({error.strerror})") from error
         finally:
-            for temporary in temporaries:
+            for temporary in left:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)  # noqa: PTH108
         self.rows.update((row.id, row) for row in rows)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from referee.episodes.episode import Episode, EpisodeError
 
-BATCH = 32
-"""Episodes written in one go."""
+GATHER = 0.02
+"""Seconds in which an episode waits for others that end at the same time: the disk takes them in one go for less."""
 
 
 class Sink(Protocol):
@@ -30,7 +29,10 @@ class ManySink(Sink, Protocol):
 
 
 class BackgroundWriter:
-    """A thread that appends to a sink. When its queue is full, `put` waits; nothing is lost but time."""
+    """A thread that appends to a sink, and bundles what arrives together.
+
+    At most `capacity` episodes are handed over and not yet safe; then `put` waits: nothing is lost but time.
+    """
 
     def __init__(self, sink: Sink, *, capacity: int = 16) -> None:
         self.sink = sink
@@ -38,7 +40,12 @@ class BackgroundWriter:
         """Episodes that are safe on disk."""
         self.waited = 0.0
         """Seconds that `put` had to wait for the disk."""
-        self._queue: queue.Queue[Episode | None] = queue.Queue(capacity)
+        self._capacity = capacity
+        self._waiting: list[Episode] = []
+        self._unsafe = 0  # those that wait, and those that are being written
+        lock = threading.Lock()
+        self._arrived, self._settled = threading.Condition(lock), threading.Condition(lock)
+        self._hurry = threading.Event()
         self._error: Exception | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="episode-writer", daemon=True)
@@ -46,44 +53,61 @@ class BackgroundWriter:
 
     def put(self, episode: Episode) -> None:
         """Hand over an episode whose arrays nobody changes any more."""
-        self._raise()
         if self._closed:
             raise EpisodeError("an episode was handed to a writer that is closed")
-        start = time.perf_counter()
-        self._queue.put(episode)
-        self.waited += time.perf_counter() - start
+        with self._settled:
+            if self._unsafe >= self._capacity:
+                start = time.perf_counter()
+                self._wait(lambda: self._unsafe < self._capacity)
+                self.waited += time.perf_counter() - start
+            self._raise()
+            self._waiting.append(episode)
+            self._unsafe += 1
+            if len(self._waiting) == 1:
+                self._arrived.notify()
 
     def flush(self) -> None:
         """Wait until all that was handed over is on disk."""
-        self._queue.join()
+        with self._settled:
+            self._wait(lambda: self._unsafe == 0)
         self._raise()
 
     def close(self) -> None:
         """Write what is left, and end."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            with self._arrived:
+                self._hurry.set()
+                self._arrived.notify()
             self._thread.join()
             close = getattr(self.sink, "close", None)
             if close is not None and self._error is None:
                 close()
         self._raise()
 
+    def _wait(self, enough: Callable[[], bool]) -> None:
+        """Until so many are safe, or none will be any more; whoever waits needs no bundles."""
+        self._hurry.set()
+        self._settled.wait_for(lambda: enough() or self._error is not None)
+
     def _work(self) -> None:
-        last = False
-        while not last:
-            batch = [self._queue.get()]
-            while not self._queue.empty() and len(batch) < BATCH:
-                batch.append(self._queue.get())
-            last = batch[-1] is None
+        while self._error is None:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+            self._hurry.wait(GATHER)
+            with self._arrived:
+                bundle, self._waiting = self._waiting, []
+                self._hurry.clear()
             try:
-                if self._error is None:  # after an error nothing more is written, and the next call says why
-                    self._append([episode for episode in batch if episode is not None])
-            except Exception as error:
+                self._append(bundle)
+            except Exception as error:  # nothing more is written, and the next call says why
                 self._error = error
             finally:
-                for _ in batch:
-                    self._queue.task_done()
+                with self._settled:
+                    self._unsafe -= len(bundle)
+                    self._settled.notify_all()
 
     def _append(self, episodes: list[Episode]) -> None:
         if isinstance(self.sink, ManySink):
@@ -96,8 +120,7 @@ class BackgroundWriter:
 
     def _raise(self) -> None:
         if self._error is not None:
-            error = self._error
-            lost = self._queue.qsize()
+            lost = len(self._waiting)
             raise EpisodeError(
-                f"recording stopped: {error}" + (f" ({lost} more episodes were waiting)" if lost else "")
-            ) from error
+                f"recording stopped: {self._error}" + (f" ({lost} more episodes were waiting)" if lost else "")
+            ) from self._error
