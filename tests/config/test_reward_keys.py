@@ -87,7 +87,7 @@ def test_the_documented_overrides_of_001(tmp_path: Path) -> None:
     )
     assert not config.notices
     options = options_of(config.config, Path("run"))
-    assert (options.fit.global_batch_size, options.fit.micro_batch_size, options.fit.chunks) == (32, 16, 2)
+    assert (options.fit.global_batch_size, options.fit.micro_batch_size, options.fit.chunks()) == (32, 16, 2)
     assert (options.fit.early_stop.patience, options.fit.val_check_interval, options.fit.save_interval) == (10, 10, 10)
     assert options.data.fail_success_ratio == 3.0
 

@@ -53,10 +53,10 @@ def test_json_round_trip() -> None:
 
 
 def test_micro_batches() -> None:
-    assert FitOptions(global_batch_size=32).chunks == 1 and FitOptions(global_batch_size=50).chunks == 2
-    assert FitOptions(global_batch_size=32, micro_batch_size=16).chunks == 2
-    assert FitOptions(global_batch_size=32, training_backend="ddp", num_processes=2).chunks == 2
-    assert FitOptions(global_batch_size=32, micro_batch_size=8, training_backend="ddp", num_processes=2).chunks == 4
+    assert FitOptions(global_batch_size=32).chunks() == 1 and FitOptions(global_batch_size=50).chunks() == 2
+    assert FitOptions(global_batch_size=32, micro_batch_size=16).chunks() == 2
+    assert FitOptions(global_batch_size=32, training_backend="ddp", num_processes=2).chunks() == 2
+    assert FitOptions(global_batch_size=32, micro_batch_size=8, training_backend="ddp", num_processes=2).chunks() == 4
 
 
 def test_steps() -> None:

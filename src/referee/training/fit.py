@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -174,15 +174,18 @@ class _Fit:
         self.model, self.train, self.val, self.options, self.folder, self.group = (
             model, train, val, options, folder, group,
         )  # fmt: skip
+        chunks = options.chunks(head_only=head_only)
         self.sampler = Sampler(
-            train.labels, options.global_batch_size, options.seed, options.sampling == "balanced", options.chunks
+            train.labels, options.global_batch_size, options.seed, options.sampling == "balanced", chunks
         )
         self.total = options.total_steps(self.sampler.steps_per_epoch, head_only=head_only)
         self.warmup = round(options.warmup_ratio * self.total)
         self.positive_weight = _positive_weight(options, train.labels)
+        self.prior = _prior(options, train.labels)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         self.net = Net(model, head_only=head_only).train()
-        self.crew = Crew(self.net, options.chunks if group.world == 1 else 1)
+        self.crew = Crew(self.net, chunks if group.world == 1 else 1)
+        self._found: dict[int, _Running] = {}
         self.step, self.seconds = 0, 0.0
         self.sums = np.zeros(3)
         """Loss, right answers and frames of this epoch so far."""
@@ -253,8 +256,9 @@ class _Fit:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         self.optimizer.zero_grad()
-        before = [each.clone() for each in _statistics(self.net)] if len(chunks) > 1 else []
-        counters = [each + 1 for each in _counters(self.net)]
+        running = self._running(self.net)
+        before = [each.clone() for each in running.statistics] if len(chunks) > 1 else []
+        counters = [each + 1 for each in running.counters]
         jobs = [
             _Job(number, chunks[number], count, before, number + group.world >= len(chunks))
             for number in range(group.rank, len(chunks), group.world)
@@ -267,28 +271,29 @@ class _Fit:
             done = [self._derive(self.wrapped, job) for job in jobs]
         for each in done:
             self.sums += each.sums
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), options.clip_grad or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.learning, options.clip_grad or math.inf)
         if not math.isfinite(float(whole(norm))):
             self._give_up()
         self.optimizer.step()
         if before:
-            _settle(self.net, [each.statistics for each in done], len(chunks), group)
-            for counter, most in zip(_counters(self.net), counters, strict=True):
+            _settle(running.statistics, [each.statistics for each in done], len(chunks), group)
+            for counter, most in zip(running.counters, counters, strict=True):
                 counter.copy_(torch.minimum(counter, most))
         self.step += 1
 
     def _derive(self, net: nn.Module, job: _Job) -> _Done:
         """One micro-batch, forward and backward."""
-        for buffer, value in zip(_statistics(net), job.before, strict=False):
+        statistics = self._running(net).statistics if job.before else []
+        for buffer, value in zip(statistics, job.before, strict=True):
             buffer.copy_(value)
         indices, key = job.indices, (self.options.seed, self.step, job.number)
-        torch.manual_seed(int(np.random.default_rng((*key, 1)).integers(2**62)))  # dropout
+        _seed_dropout(int(np.random.default_rng((*key, 1)).integers(2**62)))
         inputs = self.train.inputs(indices, np.random.default_rng(key))
         labels = torch.from_numpy(self.train.labels[indices])
         weights = None if self.positive_weight == 1 else torch.where(labels == 1, self.positive_weight, 1.0)
         gradients: Sequence[Tensor | None] = ()
         with self.group.syncing(net, job.last):
-            logits = net(inputs)
+            logits = net(inputs) + self.prior
             loss = bce(logits, labels, weights)
             share = loss * (self.group.world * len(indices) / job.count)
             if self.group.world == 1:
@@ -297,7 +302,13 @@ class _Fit:
                 torch.autograd.backward(share)
         right = float(((logits.detach() > 0) == labels).sum())
         sums = np.array([float(loss.detach()) * len(indices), right, len(indices)])
-        return _Done(sums, gradients, [each.clone() for each in _statistics(net)] if job.before else [])
+        return _Done(sums, gradients, [each.clone() for each in statistics])
+
+    def _running(self, net: nn.Module) -> _Running:
+        """What the layers of a network count while they learn; looked up once."""
+        if id(net) not in self._found:
+            self._found[id(net)] = _Running.of(net)
+        return self._found[id(net)]
 
     def _validate(self) -> Report:
         scores = (
@@ -428,24 +439,29 @@ class _Done:
     statistics: list[Tensor]
 
 
-def _statistics(net: nn.Module) -> list[Tensor]:
-    """The running statistics of normalisation layers."""
-    return [each for each in net.buffers() if each.is_floating_point()]
+class _Running(NamedTuple):
+    """What normalisation layers note of the batches they see, those of a frozen encoder excepted."""
 
-
-def _counters(net: nn.Module) -> list[Tensor]:
+    statistics: list[Tensor]
+    counters: list[Tensor]
     """How many batches they have seen; a step is one, however many micro-batches it has."""
-    return [each for each in net.buffers() if not each.is_floating_point()]
+
+    @classmethod
+    def of(cls, net: nn.Module) -> _Running:
+        """Those of a network in training mode."""
+        found = [each for module in net.modules() if module.training for each in module.buffers(recurse=False)]
+        return cls([each for each in found if each.is_floating_point()],
+                   [each for each in found if not each.is_floating_point()])  # fmt: skip
 
 
-def _settle(net: nn.Module, found: list[list[Tensor]], chunks: int, group: Group) -> None:
+def _settle(statistics: list[Tensor], found: list[list[Tensor]], chunks: int, group: Group) -> None:
     """Running statistics move once per step, to the mean over its micro-batches.
 
     So they are the same whether one process has all the micro-batches or several share them.
     """
     sums = [torch.stack(each).sum(0) for each in zip(*found, strict=True)]
     group.sum_(sums)
-    for buffer, sum in zip(_statistics(net), sums, strict=True):
+    for buffer, sum in zip(statistics, sums, strict=True):
         buffer.copy_(sum / chunks)
 
 
@@ -455,6 +471,13 @@ def _add(parameters: list[nn.Parameter], gradients: Sequence[Tensor | None]) -> 
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)  # in the parameter's own memory format
             parameter.grad += gradient
+
+
+def _seed_dropout(seed: int) -> None:
+    """`torch.manual_seed` keeps a trace of its callers for every device that is not in use yet: slow, and it grows."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
 
 
 def _optimizer(net: nn.Module, options: FitOptions, *, fused: bool) -> torch.optim.Optimizer:
@@ -475,6 +498,13 @@ def _positive_weight(options: FitOptions, labels: np.ndarray) -> float:
     if options.positive_weight is None:
         return 1.0
     return options.positive_weight or float((labels == 0).sum() / max(1, (labels == 1).sum()))
+
+
+def _prior(options: FitOptions, labels: np.ndarray) -> float:
+    """What a balanced batch adds to the log-odds of success, so that the model's own logits fit the natural rate."""
+    if options.sampling == "natural":
+        return 0.0
+    return math.log((labels == 0).sum() / (labels == 1).sum())
 
 
 def _load_model(model: RewardModel, values: dict[str, Any], group: Group | None = None) -> None:

@@ -166,11 +166,12 @@ class FitOptions:
         """Of torch, in each process."""
         return self.num_threads or max(1, (os.cpu_count() or 1) // self.num_processes)
 
-    @property
-    def chunks(self) -> int:
+    def chunks(self, *, head_only: bool = False) -> int:
         """Micro-batches of an optimiser step, over all processes."""
         if self.micro_batch_size is not None:
             return self.global_batch_size // self.micro_batch_size
+        if head_only:  # so little work that sharing it out costs more
+            return self.num_processes
         return self.num_processes * -(-self.global_batch_size // (self.num_processes * MICRO_BATCH))
 
     def total_steps(self, steps_per_epoch: int, *, head_only: bool = False) -> int:
