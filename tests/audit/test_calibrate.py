@@ -77,15 +77,32 @@ def test_no_threshold_and_gate_does_better(seed: int) -> None:
 def test_few_failing_episodes_put_the_threshold_into_the_middle_and_say_so() -> None:
     judged = [said("f", "000", 0.1, 0.2, 0.1), said("s", "011", 0.05, 0.9, 0.95)]
     found = choose(judged)
-    # (0.2, 0.95] detects; half-way between logit 0.2 and logit 0.95.
-    middle = (np.log(0.2 / 0.8) + np.log(0.95 / 0.05)) / 2
+    # (0.2, 0.95] detects; from one half on, with as good thresholds for 1 of log-odds on either side: 0 to 1.94.
+    middle = (np.log(0.95 / 0.05) - 1) / 2
     assert (found.gate_k, found.gate_n) == (1, 1)
-    assert found.threshold == pytest.approx(1 / (1 + np.exp(-middle)), rel=1e-5)
+    assert np.log(found.threshold / (1 - found.threshold)) == pytest.approx(middle, abs=0.03)
     assert found.notes == [
         "only 1 failing validation episodes: none is paid, but a fresh one may be with a probability of about 50.0%; "
         "99 are needed to aim at 1.00%"
     ]
     assert found.measured["episode_fpr_upper"] > 0.5
+
+
+def test_with_few_episodes_one_of_them_decides_nothing() -> None:
+    winning = [said(f"s{i}", "0011", 0.01, 0.1, 0.97, 0.97) for i in range(9)]
+    odd = said("odd", "0011", 0.01, 0.05, 0.06, 0.97)  # detected at once only by a threshold of 0.06
+    failing = [said(f"f{i}", "0000", 0.01, 0.02, 0.05, 0.01) for i in range(10)]
+    found = choose([*winning, odd, *failing])
+    assert found.threshold > 0.5 and found.measured["paid_failing_episodes"] == 0
+    early = said("early", "0001", 0.01, 0.01, 0.93, 0.97)  # only thresholds in a gap of (0.93, 0.97] see it in time
+    found = choose([*winning, early, *failing], gates=[(1, 1)])
+    assert 0.6 < found.threshold < 0.93 and found.measured["detected_episodes"] == 9
+
+
+def test_a_model_that_is_never_sure_still_gets_a_threshold() -> None:
+    judged = [said("f", "000", 0.1, 0.2, 0.1), said("s", "011", 0.05, 0.3, 0.4)]
+    found = choose(judged)
+    assert 0.2 < found.threshold <= 0.4 and found.measured["detected_episodes"] == 1
 
 
 def test_a_gate_is_chosen_where_single_frames_mislead() -> None:

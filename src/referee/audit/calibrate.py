@@ -21,6 +21,9 @@ TEMPERATURES = (0.05, 20.0)
 SURE = 0.9999
 """Beyond it, and below 1 - it, a probability is only as good as the rounding: not room to put a threshold in."""
 
+BLUR, GRID = 1.0, 0.05
+"""In log-odds: how far around a threshold is looked, and how finely."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -89,7 +92,7 @@ def choose(
 
     Of F failing episodes at most target·(F+1) - 1 may be paid: then a fresh one is paid with a probability of at most
     `target`, on average over such validation sets. With F below 1/target - 1 nothing can promise that; then none may be
-    paid, and the threshold goes to the middle of the room that costs no detected success instead of to its edge.
+    paid, and the choice is made by what thresholds around it do, too, so that it hangs on no single episode.
     """
     if not 0 < target < 1:
         raise RefereeError(f"the target episode false-positive rate is {target}: choose one between 0 and 1")
@@ -106,7 +109,7 @@ def choose(
     options = [_best(winning, failing, temperature, k, n, max(allowed, 0), few) for k, n in gates]
     met = [option for option in options if option.paid <= max(allowed, 0)]
     if met:
-        chosen = min(met, key=lambda option: (-option.detected, option.delay, option.n, option.k))
+        chosen = min(met, key=lambda option: (-option.merit, option.delay, option.n, option.k))
     else:
         chosen = min(options, key=lambda option: (option.paid, -option.detected, option.delay))
     measured = _measured(chosen, judged, winning, failing, temperature, target, few, bool(met))
@@ -136,6 +139,8 @@ class _Option:
     paid: int
     detected: int
     delay: float
+    merit: float
+    """What is made as large as it can be: episodes detected, or their mean around the threshold."""
 
 
 def _best(
@@ -154,23 +159,38 @@ def _best(
     waited = _spread(start[true], stop[true], steps[true], len(marks))
     delay = np.divide(waited, detected, out=np.full(len(marks), np.inf), where=detected > 0)
     paid = len(failing) - np.searchsorted(tops, marks, "left") if failing else np.zeros(len(marks), int)
-    candidates = np.flatnonzero(paid <= allowed)
-    if not len(candidates):
-        candidates = np.flatnonzero(paid == paid.min())
-    most = candidates[detected[candidates] == detected[candidates].max()]
-    if few:
-        # The whole stretch of thresholds, from its lowest on, that detects as many.
-        first = int(most[0])
-        last = first
-        while last + 1 < len(marks) and detected[last + 1] == detected[first]:
-            last += 1
-        threshold = _between(marks[first - 1] if first else 0.0, marks[last])
+    if few and (robust := _robust(marks, detected, paid, allowed)) is not None:
+        threshold, merit = robust
         place = int(np.searchsorted(marks, np.float32(threshold)))
     else:
+        candidates = np.flatnonzero(paid <= allowed)
+        if not len(candidates):
+            candidates = np.flatnonzero(paid == paid.min())
+        most = candidates[detected[candidates] == detected[candidates].max()]
         fastest = most[delay[most] == delay[most].min()]
         place = int(fastest[-1])
-        threshold = _between(marks[place - 1] if place else 0.0, marks[place])
-    return _Option(k, n, threshold, int(paid[place]), int(detected[place]), float(delay[place]))
+        threshold, merit = _between(marks[place - 1] if place else 0.0, marks[place]), float(detected[place])
+    return _Option(k, n, threshold, int(paid[place]), int(detected[place]), float(delay[place]), merit)
+
+
+def _robust(marks: np.ndarray, detected: np.ndarray, paid: np.ndarray, allowed: int) -> tuple[float, float] | None:
+    """Of the thresholds from one half on, the one around which most is detected and least is paid, and how much.
+
+    The mean over BLUR of log-odds on either side: a few episodes fix no threshold more finely than that. The middle of
+    the best ones; None where nothing is detected.
+    """
+    odds = np.arange(0.0, logit(np.array([SURE]))[0], GRID)
+    places = np.searchsorted(marks, sigmoid(odds).astype(np.float32))
+    forbidden = (paid[places] > allowed) | (detected[places] == 0)
+    wide = np.arange(round(-BLUR / GRID), len(odds) + round(BLUR / GRID)) * GRID
+    around = np.minimum(np.searchsorted(marks, sigmoid(wide).astype(np.float32)), len(marks) - 1)
+    width = 2 * round(BLUR / GRID) + 1
+    merit = np.convolve((detected - paid)[around], np.full(width, 1 / width), "valid")
+    merit[forbidden] = -np.inf
+    if not np.isfinite(merit.max()):
+        return None
+    best = np.flatnonzero(merit > merit.max() - 1e-9)
+    return float(np.float32(sigmoid(odds[best[len(best) // 2]]))), float(merit.max())
 
 
 def levels(judged: Judged, temperature: float, k: int, n: int) -> np.ndarray:
