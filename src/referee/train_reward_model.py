@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     more = found.add_argument_group("beyond the documented ones")
     more.add_argument("--val-split", type=float, default=0.2, help="share of the trajectories; 0 = none (default 0.2)")
     more.add_argument(
-        "--best-metric", default="val_auroc", help="val_auroc (default), val_loss, val_accuracy or train_accuracy"
+        "--best-metric", default="val_loss", help="val_loss (default), val_auroc, val_accuracy or train_accuracy"
     )
     more.add_argument("--train-encoder", action="store_true", help="train the encoder too, instead of freezing it")
     more.add_argument("--width", type=int, default=64, help="channels of the encoder's first layer (default 64)")

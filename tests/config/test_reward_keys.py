@@ -63,7 +63,7 @@ def actor(*overrides: str, preset: str = "reward_training") -> RewardActorConfig
 def test_the_recipe_chooses_the_section() -> None:
     assert isinstance(load("panda_ppo_mlp").config.actor, ActorConfig)
     assert isinstance(actor().model, ResNetModelConfig)
-    assert (actor().optim.lr, actor().optim.schedule) == (1e-3, "cosine")
+    assert (actor().optim.lr, actor().optim.schedule) == (3e-3, "cosine")
     with pytest.raises(ConfigError, match=r"actor\.model\.hidden_dims .* another kind of actor\.model"):
         load("reward_training", ["+actor.model.hidden_dims=[8]"])
 

@@ -163,7 +163,7 @@ def test_front_doors(world: Path, tmp_path: Path) -> None:
         ],
         "reward_training.sh": [
             "sh", str(ROOT / "examples/reward/run_reward_training.sh"), "--data", str(world / "episodes"),
-            "actor.model.width=8", "runner.max_epochs=1", f"runner.logger.log_path={tmp_path / 'a'}",
+            "actor.model.width=8", "runner.max_epochs=4", f"runner.logger.log_path={tmp_path / 'a'}",
             f"data.debug_save_dir={tmp_path / 'debug'}",
         ],
         "train_reward_model.sh": [

@@ -63,8 +63,8 @@ def test_steps() -> None:
     assert FitOptions(max_epochs=3).total_steps(10) == 30
     assert FitOptions(max_epochs=3, max_steps=12).total_steps(10) == 12
     assert FitOptions(max_steps=45).total_steps(10) == 45
-    assert FitOptions().total_steps(10) == 30
-    assert FitOptions().total_steps(10, head_only=True) == 300
+    assert FitOptions().total_steps(10) == 50
+    assert FitOptions().total_steps(10, head_only=True) == 100
 
 
 def test_learning_rate_by_hand() -> None:

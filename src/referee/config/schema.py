@@ -143,7 +143,7 @@ class RunnerConfig:
     resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if=TRAINS)
     max_epochs: int | None = key(
         None,
-        "passes over the frames; null = 3, or 30 where only a head learns",
+        "passes over the frames; null = 5, or 10 where only a head learns",
         low=1,
         only_if="recipe=train_reward",
     )
@@ -355,7 +355,7 @@ class RewardOptimConfig:
     """The optimiser of a reward model."""
 
     optimizer: str = key("adamw", "which", choices=("adamw", "adam"))
-    lr: float = key(1e-3, "learning rate", low=0)
+    lr: float = key(3e-3, "learning rate", low=0)
     weight_decay: float = key(1e-2, "pull towards 0", low=0)
     schedule: str = key("cosine", "after the warm-up", choices=("cosine", "constant"))
     warmup_ratio: float = key(0.1, "share of the steps in which the learning rate rises", low=0, high=0.99)
@@ -388,7 +388,7 @@ class RewardActorConfig:
         None, "weight of a success; null = 1, 0 = failures / successes", low=0, only_if="sampling=natural"
     )
     best_metric: str = key(
-        "val_auroc",
+        "val_loss",
         "what the best model is best at",
         choices=("val_auroc", "val_loss", "val_accuracy", "train_accuracy"),
     )

@@ -14,7 +14,7 @@ OPTIMIZERS = ("adamw", "adam")
 SCHEDULES = ("cosine", "constant")
 SAMPLINGS = ("balanced", "natural")
 BACKENDS = ("simple", "ddp", "fsdp")
-EPOCHS, HEAD_EPOCHS = 3, 30
+EPOCHS, HEAD_EPOCHS = 5, 10
 MICRO_BATCH = 32
 METRICS = ("val_auroc", "val_loss", "val_accuracy", "train_accuracy")
 
@@ -73,7 +73,7 @@ class FitOptions:
     """How a reward model is fitted. The defaults are for some thousand frames on a CPU."""
 
     optimizer: str = "adamw"
-    lr: float = 1e-3
+    lr: float = 3e-3
     weight_decay: float = 1e-2
     schedule: str = "cosine"
     """After the warm-up: down to 0 along half a cosine, or `constant`."""
@@ -89,7 +89,7 @@ class FitOptions:
     Micro-batches of one process run side by side, on a thread each.
     """
     max_epochs: int | None = None
-    """None = as many as max_steps takes; without that 3, or 30 where only a head learns, on cached features."""
+    """None = as many as max_steps takes; without that 5, or 10 where only a head learns, on cached features."""
     max_steps: int | None = None
     """Optimiser steps; with max_epochs, whichever ends first."""
     sampling: str = "balanced"
@@ -106,7 +106,7 @@ class FitOptions:
     """The same in steps."""
     log_interval: int = 10
     """Steps between reports of progress."""
-    best_metric: str = "val_auroc"
+    best_metric: str = "val_loss"
     seed: int = 42
     training_backend: str = "simple"
     num_processes: int = 1
