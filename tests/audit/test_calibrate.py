@@ -77,8 +77,8 @@ def test_no_threshold_and_gate_does_better(seed: int) -> None:
 def test_few_failing_episodes_put_the_threshold_into_the_middle_and_say_so() -> None:
     judged = [said("f", "000", 0.1, 0.2, 0.1), said("s", "011", 0.05, 0.9, 0.95)]
     found = choose(judged)
-    # (0.2, 0.95] detects; from one half on, with as good thresholds for 1 of log-odds on either side: 0 to 1.94.
-    middle = (np.log(0.95 / 0.05) - 1) / 2
+    # (0.2, 0.95] detects; from one half on, with as good thresholds for 0.5 of log-odds on either side: 0 to 2.44.
+    middle = (np.log(0.95 / 0.05) - 0.5) / 2
     assert (found.gate_k, found.gate_n) == (1, 1)
     assert np.log(found.threshold / (1 - found.threshold)) == pytest.approx(middle, abs=0.03)
     assert found.notes == [
@@ -94,9 +94,9 @@ def test_with_few_episodes_one_of_them_decides_nothing() -> None:
     failing = [said(f"f{i}", "0000", 0.01, 0.02, 0.05, 0.01) for i in range(10)]
     found = choose([*winning, odd, *failing])
     assert found.threshold > 0.5 and found.measured["paid_failing_episodes"] == 0
-    early = said("early", "0001", 0.01, 0.01, 0.93, 0.97)  # only thresholds in a gap of (0.93, 0.97] see it in time
+    early = said("early", "0001", 0.01, 0.01, 0.96, 0.97)  # only thresholds in a gap of (0.96, 0.97] see it in time
     found = choose([*winning, early, *failing], gates=[(1, 1)])
-    assert 0.6 < found.threshold < 0.93 and found.measured["detected_episodes"] == 9
+    assert 0.6 < found.threshold < 0.96 and found.measured["detected_episodes"] == 9
 
 
 def test_a_model_that_is_never_sure_still_gets_a_threshold() -> None:

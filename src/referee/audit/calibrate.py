@@ -21,7 +21,7 @@ TEMPERATURES = (0.05, 20.0)
 SURE = 0.9999
 """Beyond it, and below 1 - it, a probability is only as good as the rounding: not room to put a threshold in."""
 
-BLUR, GRID = 1.0, 0.05
+BLUR, GRID = 0.5, 0.05
 """In log-odds: how far around a threshold is looked, and how finely."""
 
 

@@ -33,7 +33,7 @@ from referee.training.source import FeatureSource, ImageSource
 Log = Callable[[dict[str, float], int], None]
 MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
 """What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
-WARMUP_STEPS = 100
+WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES = 2048
 
@@ -181,7 +181,10 @@ def _with_warmup(options: TrainOptions, model: RewardModel, say: Callable[[str],
             say(f"the encoder has no pretrained weights: it learns for {steps} steps before it is frozen")
         return replace(chosen, encoder_warmup_steps=steps)
     if random and not chosen.encoder_warmup_steps:
-        say("warning: the frozen encoder is random; give pretrained weights, or let it learn: encoder_warmup_steps=100")
+        say(
+            "warning: the frozen encoder is random; give pretrained weights, or let it learn: "
+            f"encoder_warmup_steps={WARMUP_STEPS}"
+        )
     return chosen
 
 
