@@ -16,6 +16,7 @@ from referee.envs.policies import make_policy
 from referee.episodes import Episode, EpisodeError, EpisodeStore, Meta
 from referee.episodes.recorder import GymRecorder, Recorder, Wanted
 from referee.episodes.writer import BackgroundWriter
+from referee.workers.env import EnvWorker
 
 
 def record(tmp_path: Path, steps: int, *, policy: str = "expert", wanted: Wanted | None = None, cameras: Any = None,
@@ -82,6 +83,24 @@ def test_progress_is_the_dense_value_and_one_at_success(tmp_path: Path) -> None:
             np.where(episode.success[1:], 1.0, 0.5 * progress[1:]),
             rtol=1e-5,  # type: ignore[index]
         )
+
+
+def test_episodes_that_a_verdict_ends_are_kept(tmp_path: Path) -> None:
+    config = PandaEnvConfig(task="Reach", num_envs=3, max_episode_steps=6)
+    recorder = Recorder(make_vec(config), lambda: EpisodeStore(tmp_path), cameras=())
+    worker, states = EnvWorker(recorder, seed=0), []
+    for step in range(5):
+        early = np.array([step == 3, False, step in (1, 4)])
+        result = worker.step(np.zeros((3, 4), np.float32), lambda result, early=early: early)  # type: ignore[misc]
+        states.append(result[4]["final_obs"][2]["states"] if early[2] else result[0]["states"][2])
+    recorder.reset(seed=1)  # nobody says that the others have ended
+    recorder.close()
+    kept = sorted(EpisodeStore(tmp_path), key=lambda episode: (episode.meta.env, episode.meta.episode))
+    assert [(each.meta.env, len(each)) for each in kept] == [(0, 4), (2, 2), (2, 3)]
+    for each in kept:
+        assert each.terminated.tolist() == [False] * (len(each) - 1) + [True] and not each.truncated.any()
+    np.testing.assert_array_equal(kept[1].observations["states"][1:], states[:2])
+    np.testing.assert_array_equal(kept[2].observations["states"][1:], states[2:])
 
 
 def test_episodes_know_their_place(tmp_path: Path) -> None:

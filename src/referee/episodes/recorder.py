@@ -99,10 +99,14 @@ class Recorder(RefereeVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """See `RefereeVectorEnv`; episodes under way are not kept."""
+        """See `RefereeVectorEnv`; episodes under way are not kept, unless `options["terminated"]` says that they end."""
         observation, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs)), bool)
         if not self.wanted.satisfied:
+            if (options or {}).get("terminated"):
+                ended = np.flatnonzero(mask & self._live & (self._steps > 0))
+                self._arrays["terminated"][ended, self._steps[ended] - 1] = True
+                self._keep(ended)
             self._begin(np.flatnonzero(mask), self._seen(observation), info)
         return observation, self._as_asked(info)
 

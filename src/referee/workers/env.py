@@ -62,7 +62,7 @@ class EnvWorker:
         success = true_success(result)
         for i in np.flatnonzero(early):
             last[i] = {name: value[i].copy() for name, value in before.items()}
-        observation, begun = self.env.reset(options={"reset_mask": early})
+        observation, begun = self.env.reset(options={"reset_mask": early, "terminated": True})
         told = {**info, "success": begun["success"], "final_obs": last, "final_info": {"success": success}}
         return observation, rewards, terminated | early, truncated, told
 
