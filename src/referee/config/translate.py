@@ -31,7 +31,7 @@ class Row:
     because: str = ""
     refused: bool = False
     accepts: tuple[Any, ...] | None = None  # of a key without effect: the values that are harmless
-    implies: tuple[str, Any] | None = None  # a key and the value that it takes, unless somebody sets it
+    implies: tuple[tuple[str, Any], ...] = ()  # keys and the values that they take, unless somebody sets them
     drops: tuple[Any, ...] = ()  # values that say nothing
     recipe: str | None = None  # the only recipe in which the key means this
     convert: Callable[[Any], Any] | None = None  # what becomes of the value
@@ -47,7 +47,7 @@ def moved(
     new: str,
     document: str,
     values: Values | None = None,
-    implies: tuple[str, Any] | None = None,
+    implies: tuple[tuple[str, Any], ...] = (),
     recipe: str | None = None,
 ) -> Row:
     """A key that has another name now, and perhaps meant another key's value too."""
@@ -84,10 +84,13 @@ def _side(value: Any) -> Any:
 
 SAME_NAME = [name for name, spec in specs(PandaEnvConfig).items() if not spec.key.tag and not spec.classes]
 COLLECTION = list(specs(DataCollectionConfig))
-AS_NPY = ("env.train.data_collection.export_format", "npy")
-AS_FRAMES = ("env.train.data_collection.export_format", "pickle_frames")
+AS_NPY = (("env.train.data_collection.export_format", "npy"),)
+AS_FRAMES = (("env.train.data_collection.export_format", "pickle_frames"),)
+IN_REWARD_DATA = tuple(
+    (f"env.train.data_collection.{kind}_dir", f"./reward_data/{kind}") for kind in ("positive", "negative")
+)
 MODEL = [name for name, spec in specs(BinaryClassifierConfig).items() if not spec.key.tag]
-CLASSIFIER = ("actor.model.model_type", "binary_classifier")
+CLASSIFIER = (("actor.model.model_type", "binary_classifier"),)
 LEARNS = "train_reward"
 OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.choices or ()}
 
@@ -98,7 +101,7 @@ ROWS: tuple[Row, ...] = (
     valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002"),
     valued("env.*.cameras", {"base_camera": "front"}, "000"),
     *(moved(f"env.data_collection.{name}", f"env.train.data_collection.{name}", "004") for name in COLLECTION),
-    moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY),
+    moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY + IN_REWARD_DATA),
     *(
         moved(f"reward.data_collection.{old}", f"env.train.data_collection.{new}", "000", values, AS_NPY)
         for old, new, values in (
@@ -209,8 +212,7 @@ class Translator:
             if row.new is None:
                 self._without_effect(row, path, leaf)
                 return None
-            if row.implies is not None:
-                key, value = row.implies
+            for key, value in row.implies:
                 origin = replace(leaf.origin, older=dotted(path))
                 self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
             path = _filled(row.new, stars)

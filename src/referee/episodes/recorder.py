@@ -99,7 +99,7 @@ class Recorder(RefereeVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """See `RefereeVectorEnv`; episodes under way are not kept, unless `options["terminated"]` says that they end."""
+        """See `RefereeVectorEnv`; episodes under way are kept only if `options["terminated"]` says that they end."""
         observation, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs)), bool)
         if not self.wanted.satisfied:
