@@ -1,6 +1,7 @@
 """Two processes learn what one learns; a failure or the end of the parent ends all of them."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -107,7 +108,12 @@ if __name__ == "__main__":
     launch(tests.fail, ("sleep",), backend="ddp", processes=1)
 """
     (tmp_path / "main.py").write_text(script)
-    run = subprocess.Popen([sys.executable, str(tmp_path / "main.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run = subprocess.Popen(
+        [sys.executable, str(tmp_path / "main.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background inherits none
+    )
     assert run.stdout is not None and run.stdout.readline() == b"go\n"
     deadline = time.monotonic() + 120
     while not (children := _children(run.pid)) and time.monotonic() < deadline:
