@@ -99,6 +99,14 @@ def test_with_few_episodes_one_of_them_decides_nothing() -> None:
     assert 0.6 < found.threshold < 0.96 and found.measured["detected_episodes"] == 9
 
 
+def test_a_gate_that_needs_a_low_threshold_does_not_win() -> None:
+    winning = [said(f"s{i}", "0111", 0.01, 0.1, 0.9, 0.1) for i in range(9)]  # never two in a row above one half
+    blind = said("blind", "0111", 0.01, 0.1, 0.1, 0.1)
+    failing = [said(f"f{i}", "0000", 0.01, 0.02, 0.05, 0.01) for i in range(10)]
+    found = choose([*winning, blind, *failing], gates=[(1, 1), (2, 2)])
+    assert (found.gate_k, found.gate_n) == (1, 1) and found.threshold >= 0.5
+
+
 def test_a_model_that_is_never_sure_still_gets_a_threshold() -> None:
     judged = [said("f", "000", 0.1, 0.2, 0.1), said("s", "011", 0.05, 0.3, 0.4)]
     found = choose(judged)

@@ -109,7 +109,7 @@ def choose(
     options = [_best(winning, failing, temperature, k, n, max(allowed, 0), few) for k, n in gates]
     met = [option for option in options if option.paid <= max(allowed, 0)]
     if met:
-        chosen = min(met, key=lambda option: (-option.merit, option.delay, option.n, option.k))
+        chosen = min(met, key=lambda option: (-option.merit, -option.detected, option.delay, option.n, option.k))
     else:
         chosen = min(options, key=lambda option: (option.paid, -option.detected, option.delay))
     measured = _measured(chosen, judged, winning, failing, temperature, target, few, bool(met))
@@ -140,7 +140,7 @@ class _Option:
     detected: int
     delay: float
     merit: float
-    """What is made as large as it can be: episodes detected, or their mean around the threshold."""
+    """What is made as large as it can be: episodes detected, or what is gained around a threshold from one half on."""
 
 
 def _best(
@@ -169,7 +169,8 @@ def _best(
         most = candidates[detected[candidates] == detected[candidates].max()]
         fastest = most[delay[most] == delay[most].min()]
         place = int(fastest[-1])
-        threshold, merit = _between(marks[place - 1] if place else 0.0, marks[place]), float(detected[place])
+        threshold = _between(marks[place - 1] if place else 0.0, marks[place])
+        merit = -np.inf if few else float(detected[place])
     return _Option(k, n, threshold, int(paid[place]), int(detected[place]), float(delay[place]), merit)
 
 
@@ -179,14 +180,12 @@ def _robust(marks: np.ndarray, detected: np.ndarray, paid: np.ndarray, allowed: 
     The mean over BLUR of log-odds on either side: a few episodes fix no threshold more finely than that. The middle of
     the best ones; None where nothing is detected.
     """
-    odds = np.arange(0.0, logit(np.array([SURE]))[0], GRID)
-    places = np.searchsorted(marks, sigmoid(odds).astype(np.float32))
-    forbidden = (paid[places] > allowed) | (detected[places] == 0)
-    wide = np.arange(round(-BLUR / GRID), len(odds) + round(BLUR / GRID)) * GRID
-    around = np.minimum(np.searchsorted(marks, sigmoid(wide).astype(np.float32)), len(marks) - 1)
-    width = 2 * round(BLUR / GRID) + 1
-    merit = np.convolve((detected - paid)[around], np.full(width, 1 / width), "valid")
-    merit[forbidden] = -np.inf
+    half, count = round(BLUR / GRID), int(logit(np.array([SURE]))[0] / GRID)
+    odds = np.arange(-half, count + half) * GRID
+    around = np.searchsorted(marks, sigmoid(odds).astype(np.float32))  # the last mark is 1
+    odds, places = odds[half:-half], around[half:-half]
+    merit = np.convolve((detected - paid)[around], np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    merit[(paid[places] > allowed) | (detected[places] == 0)] = -np.inf
     if not np.isfinite(merit.max()):
         return None
     best = np.flatnonzero(merit > merit.max() - 1e-9)

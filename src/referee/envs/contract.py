@@ -24,6 +24,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
       with the masks `_final_obs` and `_final_info`).
     * Truth is state-aligned: `info["success"][i]` (and `grasp`, where it means something) is about the very state
       that the observation `i` shows; the truth of a final state is in `info["final_info"]["success"][i]`.
+    * `reset(options={"reset_mask": bool[N]})` begins anew there alone; with `"terminated": True` beside it, whoever
+      watches (a recorder) knows that these episodes have ended, and were not given up.
     * Rewards, by contrast, belong to the transition and are never those of the next episode.
     * Same seed, same actions: the same bits, whatever the number of threads or of other environments.
     """

@@ -48,3 +48,13 @@ class Crew:
         if self._pool is not None:
             self._pool.shutdown()
             torch.set_num_threads(self._threads)
+
+
+def seed_dropout(seed: int) -> None:
+    """For one micro-batch.
+
+    `torch.manual_seed` keeps a trace of its callers for every device that is not in use yet: slow, and it grows.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from referee.metrics.ranking import auroc
 from referee.models.contract import RewardModel, bce
 from referee.models.threads import in_threads
 from referee.training import checkpoint
-from referee.training.crew import Crew
+from referee.training.crew import Crew, seed_dropout
 from referee.training.options import FitOptions
 from referee.training.parallel import Group, spread, whole
+from referee.training.running import Running, settle
 from referee.training.sampling import Sampler
 from referee.training.schedule import factor
 from referee.training.source import Source
@@ -185,7 +186,7 @@ class _Fit:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         self.net = Net(model, head_only=head_only).train()
         self.crew = Crew(self.net, chunks if group.world == 1 else 1)
-        self._found: dict[int, _Running] = {}
+        self._found: dict[int, Running] = {}
         self.step, self.seconds = 0, 0.0
         self.sums = np.zeros(3)
         """Loss, right answers and frames of this epoch so far."""
@@ -276,7 +277,7 @@ class _Fit:
             self._give_up()
         self.optimizer.step()
         if before:
-            _settle(running.statistics, [each.statistics for each in done], len(chunks), group)
+            settle(running.statistics, [each.statistics for each in done], len(chunks), group)
             for counter, most in zip(running.counters, counters, strict=True):
                 counter.copy_(torch.minimum(counter, most))
         self.step += 1
@@ -287,7 +288,7 @@ class _Fit:
         for buffer, value in zip(statistics, job.before, strict=True):
             buffer.copy_(value)
         indices, key = job.indices, (self.options.seed, self.step, job.number)
-        _seed_dropout(int(np.random.default_rng((*key, 1)).integers(2**62)))
+        seed_dropout(int(np.random.default_rng((*key, 1)).integers(2**62)))
         inputs = self.train.inputs(indices, np.random.default_rng(key))
         labels = torch.from_numpy(self.train.labels[indices])
         weights = None if self.positive_weight == 1 else torch.where(labels == 1, self.positive_weight, 1.0)
@@ -304,10 +305,10 @@ class _Fit:
         sums = np.array([float(loss.detach()) * len(indices), right, len(indices)])
         return _Done(sums, gradients, [each.clone() for each in statistics])
 
-    def _running(self, net: nn.Module) -> _Running:
+    def _running(self, net: nn.Module) -> Running:
         """What the layers of a network count while they learn; looked up once."""
         if id(net) not in self._found:
-            self._found[id(net)] = _Running.of(net)
+            self._found[id(net)] = Running.of(net)
         return self._found[id(net)]
 
     def _validate(self) -> Report:
@@ -439,45 +440,12 @@ class _Done:
     statistics: list[Tensor]
 
 
-class _Running(NamedTuple):
-    """What normalisation layers note of the batches they see, those of a frozen encoder excepted."""
-
-    statistics: list[Tensor]
-    counters: list[Tensor]
-    """How many batches they have seen; a step is one, however many micro-batches it has."""
-
-    @classmethod
-    def of(cls, net: nn.Module) -> _Running:
-        """Those of a network in training mode."""
-        found = [each for module in net.modules() if module.training for each in module.buffers(recurse=False)]
-        return cls([each for each in found if each.is_floating_point()],
-                   [each for each in found if not each.is_floating_point()])  # fmt: skip
-
-
-def _settle(statistics: list[Tensor], found: list[list[Tensor]], chunks: int, group: Group) -> None:
-    """Running statistics move once per step, to the mean over its micro-batches.
-
-    So they are the same whether one process has all the micro-batches or several share them.
-    """
-    sums = [torch.stack(each).sum(0) for each in zip(*found, strict=True)]
-    group.sum_(sums)
-    for buffer, sum in zip(statistics, sums, strict=True):
-        buffer.copy_(sum / chunks)
-
-
 def _add(parameters: list[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)  # in the parameter's own memory format
             parameter.grad += gradient
-
-
-def _seed_dropout(seed: int) -> None:
-    """`torch.manual_seed` keeps a trace of its callers for every device that is not in use yet: slow, and it grows."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
 
 
 def _optimizer(net: nn.Module, options: FitOptions, *, fused: bool) -> torch.optim.Optimizer:
