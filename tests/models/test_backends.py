@@ -14,8 +14,8 @@ from torch import nn
 from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, RewardModel, backends, build, register
 from referee.models.artifact import embed
-from referee.models.contract import probability_of
-from referee.models.onnx_graph import encoder_graph, observe
+from referee.models.contract import MEAN, STD, probability_of
+from referee.models.onnx_graph import bordered, encoder_graph, observe
 from referee.models.resnet import ResNet
 
 TWO = ModelSpec(arch="resnet10", width=8, hidden_dim=16, image_size=40, cameras=("front", "side"))
@@ -110,7 +110,6 @@ def test_observed_ranges_are_those_of_the_activations() -> None:
     with torch.no_grad():
         features = model.encoder(prepared)
     assert ranges["layer4.0"] == pytest.approx((float(features.min()), float(features.max())), abs=1e-5)
-    assert ranges["images_nchw"] == pytest.approx((float(prepared.min()), float(prepared.max())))
     assert all(low <= high for low, high in ranges.values())
 
 
@@ -126,7 +125,7 @@ def test_a_back_end_that_says_something_else_is_not_used(
         np.testing.assert_allclose(scorer.logits(frames(TWO)), model.logits(frames(TWO)), atol=1e-6)
 
 
-def test_compile_pads_what_is_less_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_is_for_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(TWO)
     seen = []
 
@@ -141,6 +140,49 @@ def test_compile_pads_what_is_less_than_a_batch(monkeypatch: pytest.MonkeyPatch)
     scorer = backends.choose(model, frames(TWO), backend="compile")
     np.testing.assert_allclose(scorer.logits(frames(TWO, 21)), model.logits(frames(TWO, 21)), atol=1e-5)
     assert set(seen) == {16}  # frames of two cameras: 32 pictures
+
+
+def test_pixels_in_a_border_are_normalised_pictures_in_zeros() -> None:
+    spec = ModelSpec(arch="resnet10", width=8, image_size=40, cameras=("front",))
+    model, picture = trained(spec), frames(spec, 3)
+    framed = bordered(picture[:, 0], (MEAN, STD))[:, None]
+    found = build(spec.but(image_size=46)).prepare(framed)[:, 0]
+    expected = nn.functional.pad(model.prepare(picture)[:, 0], (3, 3, 3, 3))
+    torch.testing.assert_close(found[..., 3:-3, 3:-3], expected[..., 3:-3, 3:-3])
+    assert float((found - expected).abs().max()) < 0.5 / 255 / min(STD)  # the border is a whole number
+
+
+def test_the_mean_colour_is_taken_off_by_the_rounded_weights() -> None:
+    """Else what rounding adds to a weight would be multiplied by the brightness of the whole picture."""
+    onnx = pytest.importorskip("onnx")
+    model = trained(TWO)
+    assert isinstance(model.encoder, ResNet)
+    ranges = observe(model.encoder, [model.prepare(frames(TWO)).flatten(0, 1)])
+    graph = onnx.load_from_string(
+        encoder_graph(model.encoder, 40, pooled=True, ranges=ranges, colours=(MEAN, STD), narrow=True)
+    ).graph
+    known = {each.name: onnx.numpy_helper.to_array(each).astype(np.float64) for each in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in known:
+            whole, scale = known[node.input[0]], known[node.input[1]]
+            known[node.output[0]] = whole * scale.reshape(-1, *[1] * (whole.ndim - 1))
+    first = next(node for node in graph.node if node.op_type == "Conv")
+    weight, bias = known[first.input[1]], known[first.input[2]]
+    norm = model.encoder.bn1
+    assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
+    own = norm.bias - norm.weight * norm.running_mean / torch.sqrt(norm.running_var + norm.eps)
+    mean = np.asarray(MEAN).reshape(1, 3, 1, 1)
+    np.testing.assert_allclose(bias + (weight * mean).sum((1, 2, 3)), own.detach().numpy(), atol=1e-5)
+
+
+def test_pixels_are_prepared_but_not_normalised() -> None:
+    spec = TWO.but(resize="bilinear", crop={"front": (4, 0, 40, 44)})
+    model, picture = build(spec), frames(spec, 3)
+    pixels = model.pixels(picture)
+    assert pixels.dtype == torch.uint8 and pixels.shape == (3, 2, 40, 40, 3)
+    bare = build(spec.but(normalize=False)).prepare(picture).permute(0, 1, 3, 4, 2)
+    torch.testing.assert_close(pixels.float() / 255, bare, atol=0.5 / 255 + 1e-6, rtol=0)
+    assert np.shares_memory(build(TWO).pixels(small := frames(TWO)).numpy(), small)
 
 
 @pytest.mark.slow

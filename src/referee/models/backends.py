@@ -18,18 +18,18 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from referee import cpu
 from referee.episodes.optional import require
-from referee.models.contract import ModelError, RewardModel, check_shape, evaluating, probability_of
-from referee.models.onnx_graph import INPUT, encoder_graph, observe
+from referee.models.contract import MEAN, STD, ModelError, RewardModel, check_shape, evaluating, probability_of
+from referee.models.onnx_graph import INPUT, Colours, bordered, encoder_graph, observe
 from referee.models.resnet import ResNet
 
 _log = logging.getLogger(__name__)
 BACKENDS = ("torch", "compile", "onnxruntime", "openvino")
 BOUNDS = {"fp32": 1e-3, "int8": 0.05}
 """The largest difference in probability from the model itself, on the frames compared, at which a back end is used."""
-MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32}
+MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32, "openvino int8": 64}
 """Pictures that go through the encoder at once: the activations of more do not stay in a core's cache."""
 Encode = Callable[[Tensor], Tensor]
-"""Prepared frames f32[n,V,3,S,S] → features f32[n,d], as `RewardModel.encode`."""
+"""Prepared frames f32[n,V,3,S,S], or in int8 `RewardModel.pixels` → features f32[n,d], as `RewardModel.encode`."""
 
 
 class Scorer:
@@ -40,7 +40,7 @@ class Scorer:
         self.difference = 0.0
         """The largest difference in probability from the model itself, where they were compared."""
         self._encode = encode
-        self._frames = frames_at_once(model, backend)
+        self._frames = frames_at_once(model, self.name)
 
     @property
     def name(self) -> str:
@@ -51,10 +51,11 @@ class Scorer:
         """f32[n] of frames uint8[n,V,H,W,3], or float in 0..1."""
         check_shape(images, self.model.spec)
         pieces = [np.empty(0, np.float32)]
+        look = self.model.pixels if self.int8 else self.model.prepare
         with evaluating(self.model):
             for start in range(0, len(images), self._frames):
-                prepared = self.model.prepare(images[start : start + self._frames])
-                pieces.append(self.model.head(self._encode(prepared)).cpu().numpy())
+                seen = look(images[start : start + self._frames])
+                pieces.append(self.model.head(self._encode(seen)).cpu().numpy())
         return np.concatenate(pieces)
 
 
@@ -114,9 +115,10 @@ def difference(scorer: Scorer, frames: np.ndarray, temperature: float = 1.0) -> 
     return float(gap) if np.isfinite(gap) else 1.0
 
 
-def frames_at_once(model: RewardModel, backend: str) -> int:
-    """Frames of all cameras in one micro-batch."""
-    return max(1, MICRO_BATCH[backend] // len(model.spec.cameras))
+def frames_at_once(model: RewardModel, name: str) -> int:
+    """Frames of all cameras in one micro-batch of a scorer of that name."""
+    pictures = MICRO_BATCH.get(name) or MICRO_BATCH[name.removesuffix(" int8")]
+    return max(1, pictures // len(model.spec.cameras))
 
 
 def folded(model: RewardModel) -> RewardModel:
@@ -141,20 +143,10 @@ def _fold(parent: Any, conv: str, norm: str) -> None:
 
 
 def _compiled(model: RewardModel) -> Encode:
-    """torch.compile for one batch size; the first call takes long."""
-    size = frames_at_once(model, "compile")
-    run = torch.compile(folded(model).encode, dynamic=False)
-    side = model.spec.image_size
-    buffer = torch.zeros(size, len(model.spec.cameras), side, side, 3).permute(0, 1, 4, 2, 3)
-
-    def encode(prepared: Tensor) -> Tensor:
-        count = len(prepared)
-        if count == size:
-            return run(prepared)
-        buffer[:count] = prepared
-        return run(buffer)[:count].clone()
-
-    return encode
+    """torch.compile for one batch size, the first call of which takes long; what is less than a batch runs eagerly."""
+    size, plain = frames_at_once(model, "compile"), folded(model).encode
+    run = torch.compile(plain, dynamic=False)
+    return lambda prepared: run(prepared) if len(prepared) == size else plain(prepared)
 
 
 def _graph(model: RewardModel, frames: np.ndarray, int8: bool, *, sums: bool) -> bytes:
@@ -169,7 +161,8 @@ def _graph(model: RewardModel, frames: np.ndarray, int8: bool, *, sums: bool) ->
         pooled = model.encode_views(sample)[0].numel() == encoder.channels
         batches = [model.prepare(frames[start : start + 8]).flatten(0, 1) for start in range(0, len(frames), 8)]
         ranges = observe(encoder, batches) if int8 else None
-    return encoder_graph(encoder, size, pooled=pooled, ranges=ranges, narrow=not cpu.has_vnni(), sums=sums)
+    return encoder_graph(encoder, size, pooled=pooled, ranges=ranges, colours=_colours(model),
+                         narrow=not cpu.has_vnni(), sums=sums)  # fmt: skip
 
 
 def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
@@ -180,9 +173,9 @@ def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: in
     graph = _graph(model, frames, int8, sums=True)
     session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    def encode(prepared: Tensor) -> Tensor:
-        (found,) = session.run(None, {INPUT: _rows(prepared)})
-        return torch.from_numpy(found).reshape(len(prepared), -1)
+    def encode(seen: Tensor) -> Tensor:
+        (found,) = session.run(None, {INPUT: _rows(seen, model)})
+        return torch.from_numpy(found).reshape(len(seen), -1)
 
     return encode
 
@@ -194,18 +187,24 @@ def _openvino(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) 
     options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     requests: dict[int, Any] = {}
 
-    def encode(prepared: Tensor) -> Tensor:
-        rows = _rows(prepared)
+    def encode(seen: Tensor) -> Tensor:
+        rows = _rows(seen, model)
         if len(rows) not in requests:  # a graph of a fixed size is faster; there are few sizes
             network = core.read_model(graph)
             network.reshape({0: list(rows.shape)})
             requests[len(rows)] = core.compile_model(network, "CPU", options).create_infer_request()
         found = requests[len(rows)].infer({0: rows}, share_inputs=True)[0]
-        return torch.from_numpy(np.array(found)).reshape(len(prepared), -1)
+        return torch.from_numpy(np.array(found)).reshape(len(seen), -1)
 
     return encode
 
 
-def _rows(prepared: Tensor) -> np.ndarray:
-    """f32[n·V,S,S,3] of prepared frames, without a copy: their channels are last in memory."""
-    return np.ascontiguousarray(prepared.flatten(0, 1).permute(0, 2, 3, 1).numpy())
+def _rows(seen: Tensor, model: RewardModel) -> np.ndarray:
+    """What a graph takes: f32[n·V,S,S,3] of prepared frames, without a copy, or pixels uint8 with their border."""
+    if seen.dtype == torch.uint8:
+        return bordered(seen.flatten(0, 1).numpy(), _colours(model))
+    return np.ascontiguousarray(seen.flatten(0, 1).permute(0, 2, 3, 1).numpy())
+
+
+def _colours(model: RewardModel) -> Colours:
+    return (MEAN, STD) if model.spec.normalize else ((0.0,) * 3, (1.0,) * 3)

@@ -81,6 +81,11 @@ class RewardModel(nn.Module):
         """
         return prepare(images, self.spec, self._mean, self._std)
 
+    def pixels(self, images: np.ndarray | Tensor) -> Tensor:
+        """The same without normalisation, in 8 bits and as pictures lie in memory: uint8[n,V,S,S,3]."""
+        found = sized(images, self.spec, self._mean.device)
+        return found if found.dtype == torch.uint8 else (found * 255).round().to(torch.uint8)
+
     def encode(self, prepared: Tensor) -> Tensor:
         """Features f32[n,d] of prepared frames, those of the first camera first."""
         count, views = prepared.shape[:2]
@@ -172,31 +177,9 @@ def bce(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor
 
 def prepare(images: np.ndarray | Tensor, spec: ModelSpec, mean: Tensor, std: Tensor) -> Tensor:
     """See `RewardModel.prepare`."""
-    check_shape(images, spec)
-    if isinstance(images, np.ndarray) and (min(images.strides) < 0 or not images.flags.writeable):
-        images = images.copy()  # torch knows neither mirrored nor read-only arrays
-    pixels = torch.as_tensor(images, device=mean.device)
-    pixels = pixels[:, None] if pixels.ndim == 4 else pixels
-    if pixels.dtype == torch.uint8:
-        scale = True
-    elif pixels.is_floating_point():
-        scale = False
-        inside = bool(((pixels >= 0) & (pixels <= 1)).all())
-        if not inside and bool(pixels.isnan().any()):
-            raise ModelError("images hold NaN: look for a division by zero where they are made")
-        if not inside:
-            raise ModelError(
-                f"float images must be in 0..1, but they are in {float(pixels.min()):g}..{float(pixels.max()):g}: "
-                "divide by 255, or give uint8"
-            )
-    else:
-        raise ModelError(f"images are {pixels.dtype}, but uint8 or float in 0..1 is needed")
-    views = pixels.shape[1]
-    if spec.crop or pixels.shape[2:4] != (spec.image_size,) * 2:
-        whole = torch.stack([_sized(pixels[:, view], spec, view, scale) for view in range(views)], 1).contiguous()
-    else:
-        whole = pixels.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        whole = whole.div_(255) if scale else whole
+    pixels = sized(images, spec, mean.device)
+    whole = pixels.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    whole = whole.div_(255) if pixels.dtype == torch.uint8 else whole
     if spec.normalize:
         # Whole rows at a time: five times as fast as three colours at a time.
         rows = whole.flatten(-2)
@@ -205,8 +188,31 @@ def prepare(images: np.ndarray | Tensor, spec: ModelSpec, mean: Tensor, std: Ten
     return whole.permute(0, 1, 4, 2, 3)
 
 
-def _sized(pixels: Tensor, spec: ModelSpec, view: int, scale: bool) -> Tensor:
-    """One view f32[n,S,S,3] of pixels [n,H,W,3]."""
+def sized(images: np.ndarray | Tensor, spec: ModelSpec, device: torch.device) -> Tensor:
+    """Pixels [n,V,S,S,3], cropped and scaled as the spec says: uint8 that need no scaling, or float in 0..1."""
+    check_shape(images, spec)
+    if isinstance(images, np.ndarray) and (min(images.strides) < 0 or not images.flags.writeable):
+        images = images.copy()  # torch knows neither mirrored nor read-only arrays
+    pixels = torch.as_tensor(images, device=device)
+    pixels = pixels[:, None] if pixels.ndim == 4 else pixels
+    if pixels.is_floating_point():
+        inside = bool(((pixels >= 0) & (pixels <= 1)).all())
+        if not inside and bool(pixels.isnan().any()):
+            raise ModelError("images hold NaN: look for a division by zero where they are made")
+        if not inside:
+            raise ModelError(
+                f"float images must be in 0..1, but they are in {float(pixels.min()):g}..{float(pixels.max()):g}: "
+                "divide by 255, or give uint8"
+            )
+    elif pixels.dtype != torch.uint8:
+        raise ModelError(f"images are {pixels.dtype}, but uint8 or float in 0..1 is needed")
+    if not spec.crop and pixels.shape[2:4] == (spec.image_size,) * 2:
+        return pixels
+    return torch.stack([_sized(pixels[:, view], spec, view) for view in range(pixels.shape[1])], 1)
+
+
+def _sized(pixels: Tensor, spec: ModelSpec, view: int) -> Tensor:
+    """One view [n,S,S,3] of pixels [n,H,W,3]."""
     camera = spec.cameras[view]
     if camera in spec.crop:
         top, left, height, width = spec.crop[camera]
@@ -216,18 +222,21 @@ def _sized(pixels: Tensor, spec: ModelSpec, view: int, scale: bool) -> Tensor:
                 f"{pixels.shape[1]} rows and {pixels.shape[2]} columns"
             )
         pixels = pixels[:, top : top + height, left : left + width]
-    found = pixels.to(torch.float32)
-    found = found / 255 if scale else found
     side = spec.image_size
-    if found.shape[1:3] == (side, side):
-        return found
+    if pixels.shape[1:3] == (side, side):
+        return pixels if len(spec.cameras) == 1 else _unit(pixels)
     if spec.resize == "none":
         raise ModelError(
-            f"pictures of {camera} have {found.shape[1]}x{found.shape[2]} px, but the model takes {side}x{side}: "
-            f"record at that size, or train with image_size={found.shape[1]} or resize=bilinear"
+            f"pictures of {camera} have {pixels.shape[1]}x{pixels.shape[2]} px, but the model takes {side}x{side}: "
+            f"record at that size, or train with image_size={pixels.shape[1]} or resize=bilinear"
         )
-    nchw = F.interpolate(found.permute(0, 3, 1, 2), (side, side), mode="bilinear", antialias=True)
+    nchw = F.interpolate(_unit(pixels).permute(0, 3, 1, 2), (side, side), mode="bilinear", antialias=True)
     return nchw.permute(0, 2, 3, 1)
+
+
+def _unit(pixels: Tensor) -> Tensor:
+    """Pixels as f32 in 0..1."""
+    return pixels.to(torch.float32) / 255 if pixels.dtype == torch.uint8 else pixels.to(torch.float32)
 
 
 def check_shape(images: np.ndarray | Tensor, spec: ModelSpec) -> None:
