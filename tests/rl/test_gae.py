@@ -53,7 +53,7 @@ def test_the_numbers_of_stable_baselines3(seed: int) -> None:
     np.testing.assert_allclose(returns, buffer.returns, atol=2e-6)
 
 
-def slowly(rollout: dict[str, np.ndarray], gamma: float, gae_lambda: float, always: bool) -> np.ndarray:
+def slowly(rollout: dict[str, np.ndarray], gamma: float, gae_lambda: float, kind: str) -> np.ndarray:
     """The definition: a discounted sum of temporal differences up to the end of the episode."""
     steps, envs = rollout["rewards"].shape
     out = np.zeros((steps, envs))
@@ -61,7 +61,9 @@ def slowly(rollout: dict[str, np.ndarray], gamma: float, gae_lambda: float, alwa
         for t in range(steps):
             weight = 1.0
             for k in range(t, steps):
-                future = gamma * rollout["next_values"][k, i] * (always or not rollout["terminated"][k, i])
+                cut, over = rollout["truncated"][k, i], rollout["terminated"][k, i]
+                counts = {"standard": not over, "always": True, "never": not (over or cut)}[kind]
+                future = gamma * rollout["next_values"][k, i] * counts
                 out[t, i] += weight * (rollout["rewards"][k, i] + future - rollout["values"][k, i])
                 weight *= gamma * gae_lambda
                 if rollout["terminated"][k, i] or rollout["truncated"][k, i]:
@@ -70,12 +72,13 @@ def slowly(rollout: dict[str, np.ndarray], gamma: float, gae_lambda: float, alwa
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 10_000), st.floats(0.5, 1.0), st.floats(0.0, 1.0), st.booleans())
-def test_the_definition(seed: int, gamma: float, gae_lambda: float, always: bool) -> None:
+@given(
+    st.integers(0, 10_000), st.floats(0.5, 1.0), st.floats(0.0, 1.0), st.sampled_from(["standard", "always", "never"])
+)
+def test_the_definition(seed: int, gamma: float, gae_lambda: float, kind: str) -> None:
     rollout = random_rollout(seed, steps=7, envs=2, end=0.5)
-    kind = "always" if always else "standard"
     advantages, returns = gae(**rollout, gamma=gamma, gae_lambda=gae_lambda, bootstrap_type=kind)
-    np.testing.assert_allclose(advantages, slowly(rollout, gamma, gae_lambda, always), atol=1e-4)
+    np.testing.assert_allclose(advantages, slowly(rollout, gamma, gae_lambda, kind), atol=1e-4)
     np.testing.assert_allclose(returns, advantages + rollout["values"], atol=1e-6)
 
 
@@ -101,3 +104,4 @@ def test_termination_has_no_future_but_truncation_has() -> None:
     assert gae(ones, 0 * ones, 4 * ones, ended, not_ended, **kwargs)[0][0, 0] == 1.0
     assert gae(ones, 0 * ones, 4 * ones, not_ended, ended, **kwargs)[0][0, 0] == 3.0
     assert gae(ones, 0 * ones, 4 * ones, ended, not_ended, bootstrap_type="always", **kwargs)[0][0, 0] == 3.0
+    assert gae(ones, 0 * ones, 4 * ones, not_ended, ended, bootstrap_type="never", **kwargs)[0][0, 0] == 1.0

@@ -185,6 +185,20 @@ def test_linear_schedule() -> None:
     assert ppo.update(rollout, progress=0.75)["lr"] == pytest.approx(2.5e-4)
 
 
+def test_a_critic_can_learn_alone() -> None:
+    rollout, policy = collected()
+    ppo = ready(policy)
+    before = {name: value.detach().clone() for name, value in policy.named_parameters()}
+    ppo.update(rollout, critic_only=True)
+    for name, value in policy.named_parameters():
+        assert torch.equal(value, before[name]) != name.startswith("critic."), name
+    ppo.forget_moments()
+    moments = [value for state in ppo.optimizer.state.values() for value in state.values()]
+    assert moments and not any(value.any() for value in moments)
+    ppo.update(rollout)
+    assert not any(torch.equal(value, before[name]) for name, value in policy.named_parameters())
+
+
 def test_a_bad_observation_is_named_and_the_policy_is_untouched() -> None:
     rollout, policy = collected()
     rollout.observations["states"][2, 3, 1] = np.nan

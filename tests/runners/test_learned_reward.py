@@ -184,6 +184,23 @@ def test_starting_from_another_policy(model: Path, tmp_path: Path, capsys: pytes
     assert "starting from" in capsys.readouterr().out
 
 
+def test_a_taken_over_policy_waits_for_its_critic(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    saved = first.save()
+    options = [*SMALL, f"actor.model.model_path={saved}", "actor.model.start_log_std=-2", "algorithm.critic_warmup=2"]
+    run = Training(load("panda_ppo_mlp", options).config, tmp_path / "b")
+    run.warm_start(Console())
+    assert np.allclose(run.policy.log_std.detach().numpy(), -2)
+    begun = weights(run)
+    for iteration in range(3):
+        run.iterate()
+        moved = {name for name, value in weights(run).items() if not np.array_equal(value, begun[name])}
+        assert any(name.startswith("critic.") for name in moved)
+        assert any(name.startswith("actor.") for name in moved) == (iteration == 2)
+
+
 def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
     run = Training(
         load("panda_ppo_mlp", [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={model}"]).config,

@@ -284,8 +284,11 @@ class PPOConfig:
     normalise_advantages: bool = key(True, "per minibatch")
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
     bootstrap_type: str = key(
-        "standard", "future counted at an episode's end: when cut off, or always", choices=("standard", "always")
+        "standard",
+        "future counted at an episode's end: when cut off, always, or never (as where only the end is paid)",
+        choices=("standard", "always", "never"),
     )
+    critic_warmup: int = key(0, "first iterations, in which only the critic learns: after a change of reward", low=0)
     bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning")
 
 
@@ -300,6 +303,9 @@ class PolicyModelConfig:
     hidden_dims: tuple[int, ...] = key((128, 128), "widths of the hidden layers", low=1)
     initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
     model_path: str | None = key(None, "run or checkpoint whose policy to start from; null = a random one")
+    start_log_std: float | None = key(
+        None, "log of the action noise with which that policy goes on; null = its own", low=-5, high=2
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ def gae(
     next_values: of the state after step t in its *own* episode, also where that episode ended (final observation).
     terminated, truncated: bool[T,N].
     bootstrap_type: `standard` counts the future of a truncated episode only; `always` also that of a terminated
-        one, as if it could have gone on.
+        one, as if it could have gone on; `never` none at all, as where the last state is paid for what was reached.
     """
     ended = terminated | truncated
-    future = np.ones_like(ended) if bootstrap_type == "always" else ~terminated
+    future = {"standard": ~terminated, "always": np.ones_like(ended), "never": ~ended}[bootstrap_type]
     deltas = rewards + gamma * next_values * future - values
     advantages = np.empty_like(deltas)
     carried = np.zeros(rewards.shape[1], deltas.dtype)

@@ -33,9 +33,14 @@ class PPO:
         self.weights = flatten(policy)
         self._by_hand = HandGradient(policy, config, actor.global_batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
+        self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
 
-    def update(self, rollout: Rollout, *, progress: float = 0.0) -> dict[str, float]:
-        """Learn from one rollout; `progress` in 0..1 is the share of training done, for the learning rate."""
+    def update(self, rollout: Rollout, *, progress: float = 0.0, critic_only: bool = False) -> dict[str, float]:
+        """Learn from one rollout.
+
+        progress: the share of training done, in 0..1, for the learning rate.
+        critic_only: the policy stays as it is; for a critic that must first learn what is paid now.
+        """
         config, actor = self.config, self.actor
         rate = actor.optim.lr * (1.0 - progress if actor.optim.schedule == "linear" else 1.0)
         for group in self.optimizer.param_groups:
@@ -48,6 +53,10 @@ class PPO:
         for _ in range(config.update_epochs):
             for minibatch in self._minibatches(batch):
                 parts = self.backward(minibatch)
+                if critic_only:
+                    for parameter in self._acting:
+                        assert parameter.grad is not None
+                        parameter.grad.zero_()
                 norm = float(torch.linalg.vector_norm(gradient))
                 if not math.isfinite(norm):
                     raise DivergedError(
@@ -73,6 +82,12 @@ class PPO:
             "kl_stop": stopped,
             "lr": rate,
         }
+
+    def forget_moments(self) -> None:
+        """Begin the optimiser anew: after `critic_only`, its moments know nothing of the policy."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> Batch:

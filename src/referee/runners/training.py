@@ -97,6 +97,9 @@ class Training:
         folder = checkpoint.find(Path(place))
         stored = checkpoint.load(folder)
         checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
+        noise = self.config.actor.model.start_log_std
+        if noise is not None:
+            self.policy.log_std.data.fill_(noise)
         self.evaluate()
         console.print(f"starting from {folder}: success at the end {self.outcomes.rate()}", soft_wrap=True)
         return True
@@ -116,7 +119,7 @@ class Training:
         judged = {} if self.reward is None else self._pay(self.reward, before)
         collected = time.perf_counter()
         progress = min(1.0, self.steps / self.config.runner.max_steps)
-        learned = self.actor.update(self.rollout, progress=progress)
+        learned = self.actor.update(self.rollout, progress=progress, iteration=self.iteration)
         end = time.perf_counter()
         count = self.rollout.steps * self.rollout.num_envs
         self.iteration += 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from types import TracebackType
 
 import mujoco
@@ -14,18 +14,18 @@ from referee.sim import gl
 from referee.sim.assets import Detail
 from referee.sim.looks import Looks, Painter
 from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
+from referee.sim.studio import Order, Studio, Work
 
 CAMERAS = ("front", "side", "wrist")
 _SHADOW_HEIGHT = 0.0025
-FRAMES_PER_THREAD = 4
-"""Fewer are not worth another thread."""
 
 
 class Camera:
     """Draws one scene from fixed cameras at one size, `pixels` × `pixels`.
 
-    OpenGL contexts are made at the first picture, so a run that never looks never needs one. Each lives in a thread
-    of its own, so a camera may be used from any thread.
+    The OpenGL context is made at the first picture, so a run that never looks never needs one. It lives in a thread
+    of its own, so a camera may be used from any thread. Many pictures are shared with processes that draw the same
+    bits: `num_threads` in all, 0 for one per core, 1 for none.
     """
 
     def __init__(
@@ -36,13 +36,14 @@ class Camera:
         *,
         detail: Detail = "fast",
         distractors: int = 0,
-        num_threads: int = 1,
+        num_threads: int = 0,
     ) -> None:
         self.cameras = tuple(cameras)
         self.pixels = pixels
-        self._make = partial(Easel, scene, self.cameras, pixels, detail=detail, distractors=distractors)
-        self._limit = num_threads  # more than one crashes or hangs with Mesa's software drivers, once in a while
-        self._easels: list[tuple[ThreadPoolExecutor, Easel]] = []
+        self._order = Order(scene, self.cameras, pixels, detail, distractors)
+        self._studio = Studio(self._order, num_threads)
+        self._easel: tuple[ThreadPoolExecutor, Easel] | None = None
+        self._lock = threading.Lock()
 
     def render(
         self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None = None, cameras: Sequence[str] | None = None
@@ -53,31 +54,32 @@ class Camera:
         """
         chosen = [self.cameras.index(name) for name in (self.cameras if cameras is None else cameras)]
         images = np.empty((len(qpos), len(chosen), self.pixels, self.pixels, 3), np.uint8)
-        shares = min(self._limit, max(1, images.shape[0] * images.shape[1] // FRAMES_PER_THREAD))
-        drawn = [
-            thread.submit(
-                easel.draw, qpos[i::shares], goal[i::shares], looks and looks.take(slice(i, None, shares)), chosen
-            )
-            for i, (thread, easel) in enumerate(self._open(shares))
-        ]
-        for i, share in enumerate(drawn):
-            images[i::shares] = share.result()
+        thread, easel = self._open()
+        work = Work(qpos, goal, looks, chosen)
+
+        def draw(part: slice) -> None:
+            thread.submit(easel.draw, *work.part(part), images[part]).result()
+
+        self._studio.draw(work, images, draw, easel.backend)
         return images
 
     def segment(self, qpos: np.ndarray, goal: np.ndarray, *, hidden: Sequence[str] = ()) -> np.ndarray:
         """Which geom is seen where: geom ids int[n,C,H,W] (−1: sky), as if the geoms `hidden` were not there."""
-        [(thread, easel)] = self._open(1)
+        thread, easel = self._open()
         return thread.submit(easel.segment, qpos, goal, hidden).result()
 
     def geom_id(self, name: str) -> int:
         """Number of a geom in what `segment` returns."""
-        [(thread, easel)] = self._open(1)
+        thread, easel = self._open()
         return thread.submit(easel.geom_id, name).result()
 
     def close(self) -> None:
-        """Give the OpenGL contexts back."""
-        while self._easels:
-            thread, easel = self._easels.pop()
+        """Give the OpenGL context back and end the processes that helped."""
+        self._studio.close()
+        with self._lock:
+            opened, self._easel = self._easel, None
+        if opened:
+            thread, easel = opened
             thread.submit(easel.close).result()
             thread.shutdown()
 
@@ -89,11 +91,12 @@ class Camera:
     ) -> None:
         self.close()
 
-    def _open(self, count: int) -> list[tuple[ThreadPoolExecutor, Easel]]:
-        while len(self._easels) < count:
-            thread = ThreadPoolExecutor(1, thread_name_prefix="camera")
-            self._easels.append((thread, thread.submit(self._make).result()))
-        return self._easels[:count]
+    def _open(self) -> tuple[ThreadPoolExecutor, Easel]:
+        with self._lock:
+            if self._easel is None:
+                thread = ThreadPoolExecutor(1, thread_name_prefix="camera")
+                self._easel = thread, thread.submit(Easel, **vars(self._order)).result()
+            return self._easel
 
 
 class Easel:
@@ -107,8 +110,10 @@ class Easel:
         xml = visual_xml(scene, pixels=pixels, detail=detail, distractors=distractors)
         self._model = mujoco.MjModel.from_xml_string(xml)
         self._data = mujoco.MjData(self._model)
+        self.nq = int(self._model.nq)
         self._painter = Painter(self._model)
         self._context, self._gl = gl.open_context(self._model, self.pixels)
+        self.backend = type(self._context).__module__.removeprefix("mujoco.")
         self._view = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 20)
         self._view.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = detail == "film"
         self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = False
@@ -159,13 +164,19 @@ class Easel:
         return camera
 
     def draw(
-        self, qpos: np.ndarray, goal: np.ndarray, looks: Looks | None, chosen: Sequence[int] | None = None
+        self,
+        qpos: np.ndarray,
+        goal: np.ndarray,
+        looks: Looks | None,
+        chosen: Sequence[int] | None = None,
+        out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """See `Camera.render`."""
+        """See `Camera.render`; the images are written into `out` where it is given."""
         self._context.make_current()
         model, data, view = self._model, self._data, self._view
         cameras = self._cameras if chosen is None else [self._cameras[i] for i in chosen]
-        images = np.empty((len(qpos), len(cameras), self.pixels, self.pixels, 3), np.uint8)
+        shape = (len(qpos), len(cameras), self.pixels, self.pixels, 3)
+        images = np.empty(shape, np.uint8) if out is None else out
         flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)
         if looks is None:
             self._painter.restore()

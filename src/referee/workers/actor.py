@@ -26,10 +26,13 @@ class ActorWorker:
         bonus = rollout.success & scored.judged if options.gt_success_bonus else None
         rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)
 
-    def update(self, rollout: Rollout, *, progress: float) -> dict[str, float]:
+    def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """One iteration of learning; returns the metrics."""
+        warmup = self.learner.config.critic_warmup
+        if iteration == warmup > 0:
+            self.learner.forget_moments()
         torch.set_num_threads(self._threads)
         try:
-            return self.learner.update(rollout, progress=progress)
+            return self.learner.update(rollout, progress=progress, critic_only=iteration < warmup)
         finally:
             torch.set_num_threads(1)

@@ -47,7 +47,13 @@ class PandaVectorEnv(RefereeVectorEnv):
         self.image_size = config.image_size
         self.proprio_size = self.task.PROPRIO
         self._sim = PandaBatch(self.task.scene, self.num_envs, num_threads=config.num_threads)
-        self._camera = Camera(self.task.scene, self.cameras, self.image_size, distractors=config.randomise.distractors)
+        self._camera = Camera(
+            self.task.scene,
+            self.cameras,
+            self.image_size,
+            distractors=config.randomise.distractors,
+            num_threads=config.num_threads,
+        )
         self._film: Camera | None = None
         self._randomised = any((config.randomise.light, config.randomise.colours, config.randomise.camera,
                                 config.randomise.distractors))  # fmt: skip
