@@ -4,8 +4,8 @@ Stage 1, per seed: PPO with the dense reward, stopped when a look at 128 episode
 Stage 2, per task: 60 episodes of each of these policies and 120 of the scripted expert with noise are recorded, with
 two cameras of 64 px; `referee train` makes a reward model of them. The truth labels these frames, as a person would.
 Stage 3, per seed, from the weak policy: PPO that is paid at the end of episodes, by the model alone ("learned") or,
-with the same budget, by the truth alone ("oracle"). In its first ten iterations only the critic learns. Judged before and after on 512 fresh episodes, with and without
-noise.
+with the same budget, by the truth alone ("oracle"). In its first ten iterations only the critic learns. Judged before
+and after on 512 fresh episodes, with and without noise.
 
 The curves are of the training episodes themselves, with the noise of exploration: true success and what the model says.
 """

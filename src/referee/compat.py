@@ -12,15 +12,23 @@ from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
 from referee.models.binary_classifier import BinaryRewardClassifier
 from referee.models.resnet_reward import ResNetRewardModel
+from referee.rewards.manager import RewardManager
+from referee.workers.reward import RewardWorker
 
 __all__ = [
     "BinaryRewardClassifier",
     "DataCollectorWrapper",
+    "EmbodiedRewardWorker",
+    "ImageRewardWorker",
     "ResNetRewardModel",
     "RewardBinaryDataset",
     "RewardDataCollector",
     "RewardDatasetPayload",
+    "RewardManager",
+    "RewardWorker",
 ]
+
+EmbodiedRewardWorker = ImageRewardWorker = RewardWorker
 
 
 class DataCollectorWrapper(Recorder):
