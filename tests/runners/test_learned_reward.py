@@ -12,7 +12,8 @@ import torch
 from referee.config import load
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
-from referee.models import Artifact, Calibration, ModelSpec, build
+from referee.models import Artifact, Calibration, ModelSpec, Reference, build
+from referee.models.artifact import embed
 from referee.rl import checkpoint
 from referee.runners.train_policy import check
 from referee.runners.training import Training
@@ -31,16 +32,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net = build(ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("front", "side"), hidden_dim=8)).eval()
     env = PandaVectorEnv(load("panda_ppo_mlp", SMALL).config.env.train)  # type: ignore[arg-type]
     env.reset(seed=3)
-    said = []
+    said, pictures = [], []
     for step in range(8):
         env.step(np.full((4, 4), np.sin(step), np.float32))
         views = env.render_cameras()
-        said.append(net.logits(np.concatenate([views["main_images"][:, None], views["extra_view_images"]], 1)))
+        pictures.append(np.concatenate([views["main_images"][:, None], views["extra_view_images"]], 1))
+        said.append(net.logits(pictures[-1]))
     # Its own scale is tiny; temperature stretches it so that thresholds tell frames apart.
     spread = float(np.std(said))
     threshold = float(1 / (1 + np.exp(-np.median(said) / spread)))
     folder = tmp_path_factory.mktemp("model") / "artifact"
-    Artifact(net, Calibration(temperature=spread, threshold=threshold, gate_k=2, gate_n=3)).save(folder)
+    usual = np.concatenate(pictures)
+    reference = Reference.of(embed(net, usual), usual).calibrated(embed(net, usual))
+    Artifact(net, Calibration(temperature=spread, threshold=threshold, gate_k=2, gate_n=3), {}, reference).save(folder)
     return folder
 
 
@@ -199,6 +203,37 @@ def test_a_taken_over_policy_waits_for_its_critic(tmp_path: Path) -> None:
         moved = {name for name, value in weights(run).items() if not np.array_equal(value, begun[name])}
         assert any(name.startswith("critic.") for name in moved)
         assert any(name.startswith("actor.") for name in moved) == (iteration == 2)
+
+
+MODES = ["reward.reward_mode=terminal", "reward.reward_mode=per_step", "reward.terminate_on=model"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_alarm_looks_at_what_is_judged(model: Path, mode: str) -> None:
+    run = training(model, mode)
+    assert run.reward is not None and run.alarm is not None
+    while run.alarm.raised_at is None and run.iteration < 50:
+        numbers = run.iterate()
+    drawn = run.reward.sample(3, np.random.default_rng(0))
+    assert drawn.shape == (3, 2, 64, 64, 3) and drawn.dtype == np.uint8 and np.ptp(drawn) > 50
+    assert {"reward/alarm", "reward/alarm_strange", "time/alarm"} <= numbers.keys()
+    assert run.alarm.raised_at is not None and "ALARM" in run.line()  # it knows 32 frames of another movement
+    assert not run.finished()
+
+
+def test_an_alarm_ends_the_run_where_asked_for(model: Path) -> None:
+    run = training(model, "reward.alarm.stop=true", "reward.alarm.frames=48")
+    while not run.finished():
+        run.iterate()
+    assert run.steps < 2000 and run.alarm is not None and run.alarm.raised_at is not None
+
+
+def test_the_alarm_changes_nothing_in_training(model: Path) -> None:
+    watched, alone = training(model), training(model, "reward.alarm.enabled=false")
+    for _ in range(2):
+        watched.iterate()
+        assert "reward/alarm" not in alone.iterate()
+    assert alone.alarm is None and equal(weights(watched), weights(alone))
 
 
 def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:

@@ -436,6 +436,15 @@ class RewardModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AlarmConfig:
+    """The alarm, which watches without the truth whether judged frames are such as the model knows."""
+
+    enabled: bool = key(True, "look at some of the frames that are judged")
+    frames: int = key(16, "of each iteration", low=1, only_if="enabled")
+    stop: bool = key(False, "end the run when it is raised", only_if="enabled")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
@@ -465,6 +474,7 @@ class RewardConfig:
     gt_success_bonus: float = key(0.0, "paid for true success; then the reward is not learned alone", only_if=PAYS)
     terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
     model: RewardModelConfig = key(RewardModelConfig, "the model", only_if="use_reward_model")
+    alarm: AlarmConfig = key(AlarmConfig, "says when not to trust it", only_if="use_reward_model")
 
 
 @dataclass(frozen=True, kw_only=True)

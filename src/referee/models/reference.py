@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -29,6 +29,8 @@ class Reference:
     """uint8[m,V,H,W,3]: some frames, to compare and to calibrate scoring back ends with."""
     projection: np.ndarray | None = None
     """f32[D,d], where features have more than `MAX_DIM` dimensions."""
+    usual: np.ndarray | None = None
+    """f32[m]: distances of frames of validation, which were not learnt from; None where there were none."""
 
     @classmethod
     def of(cls, features: np.ndarray, frames: np.ndarray, *, seed: int = 0) -> Self:
@@ -61,11 +63,22 @@ class Reference:
 
         It is divided by the square root of the dimension, so that models of different width can be compared.
         """
-        if self.projection is not None:
-            features = features @ self.projection
+        return self._from_mean(features if self.projection is None else features @ self.projection)
+
+    def _from_mean(self, features: np.ndarray) -> np.ndarray:
         away = (features - self.mean).astype(np.float64)
         squares = np.einsum("nd,nd->n", away @ self.precision, away)
         return np.sqrt(np.maximum(squares, 0) / len(self.mean)).astype(np.float32)
+
+    def calibrated(self, features: np.ndarray) -> Self:
+        """The same with the distances of frames of validation, of their summaries f32[m,D]."""
+        return replace(self, usual=np.sort(self.distance(features)))
+
+    def usual_within(self, share: float) -> float:
+        """The distance within which so many of the usual frames are: of validation, or else of training."""
+        if self.usual is not None and len(self.usual):
+            return float(np.quantile(self.usual, share))
+        return float(np.quantile(self._from_mean(self.sample), share))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
@@ -79,12 +92,14 @@ class Reference:
             raise ModelError(f"holds no {missing[0]}")
         mean, precision, sample, frames = (arrays[name] for name in ("mean", "precision", "sample", "frames"))
         size = len(mean)
-        projection = arrays.get("projection")
+        projection, usual = arrays.get("projection"), arrays.get("usual")
+        if usual is not None and usual.ndim != 1:
+            raise ModelError("holds distances that are no list of numbers")
         if precision.shape != (size, size) or sample.shape[1:] != (size,) or frames.ndim != 5:
             raise ModelError("holds arrays that do not fit each other")
         if projection is not None and projection.shape[1:] != (size,):
             raise ModelError("holds a projection that does not fit")
-        return cls(mean, precision, sample, frames, projection)
+        return cls(mean, precision, sample, frames, projection, usual)
 
 
 def shrunk_covariance(samples: np.ndarray) -> np.ndarray:

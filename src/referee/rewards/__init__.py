@@ -1,5 +1,6 @@
 """Rewards from verdicts: who is paid what for which state, and how far that is from the truth."""
 
+from referee.rewards.alarm import Alarm
 from referee.rewards.arithmetic import RewardOptions, combine, ends_episode, model_rewards
 from referee.rewards.gates import Gate
 from referee.rewards.manager import RewardManager
@@ -7,6 +8,7 @@ from referee.rewards.score_rollout import FinalPictures, Scored, pay_steps, scor
 from referee.rewards.truth import TruthBeside, paired_difference
 
 __all__ = [
+    "Alarm",
     "FinalPictures",
     "Gate",
     "RewardManager",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from referee.config.schema import PandaEnvConfig, RewardConfig, RewardModelConfig
@@ -9,8 +10,10 @@ from referee.envs import RefereeVectorEnv, make_vec
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
 from referee.models import Artifact, ModelSpec
-from referee.rewards import RewardManager, RewardOptions
+from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.workers.reward import RewardWorker
+
+_log = logging.getLogger(__name__)
 
 
 def make_env(config: PandaEnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
@@ -32,6 +35,16 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int) -> Rewa
         debug_save_dir=config.model.debug_save_dir,
     )
     return RewardWorker(manager, env, steps)
+
+
+def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | None:
+    """What watches the reward worker; None where nobody wants it, or where weights came without an artifact."""
+    if reward is None or not config.alarm.enabled:
+        return None
+    if reward.manager.artifact.reference is None:
+        _log.warning("the reward model came without a reference of its training frames, so no alarm watches it")
+        return None
+    return Alarm(reward.manager.artifact)
 
 
 def open_model(config: RewardModelConfig) -> Artifact:

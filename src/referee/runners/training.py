@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -19,18 +20,19 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.files import write_json
 from referee.pictures import save_gif
-from referee.rewards import TruthBeside
+from referee.rewards import Alarm, TruthBeside
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
-from referee.runners.environments import make_env, make_reward
+from referee.runners.environments import make_alarm, make_env, make_reward
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
 from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker
 
+_log = logging.getLogger(__name__)
 EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
 SEEDS_PER_RUN = 10_000
@@ -62,6 +64,7 @@ class Training:
         self.actor = ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
         self.rollout = Rollout(self.env.env, config.algorithm.rollout_steps, self.policy.inputs)
         self.reward = make_reward(config.reward, self.env.env, config.algorithm.rollout_steps)
+        self.alarm = make_alarm(config.reward, self.reward)
         self.truth = TruthBeside()
         self.iteration, self.steps, self.seconds = 0, 0, 0.0
         self.best = Best()
@@ -105,11 +108,13 @@ class Training:
         return True
 
     def finished(self) -> bool:
-        """Whether the steps, the minutes or the wanted success are reached."""
+        """Whether the steps, the minutes or the wanted success are reached, or an alarm ends it."""
         runner = self.config.runner
         late = runner.max_minutes is not None and self.seconds >= 60 * runner.max_minutes
         good = runner.target_success is not None and self.best.success >= runner.target_success
-        return self.steps >= runner.max_steps or late or good
+        raised = None if self.alarm is None else self.alarm.raised_at
+        alarmed = raised is not None and self.config.reward.alarm.stop
+        return self.steps >= runner.max_steps or late or good or alarmed
 
     def iterate(self) -> dict[str, float]:
         """One rollout and one update."""
@@ -143,11 +148,26 @@ class Training:
         scored = reward.score(self.rollout)
         self.actor.update_rewards(self.rollout, scored, reward.options)
         numbers = {"time/compute_model_rewards": (reward.manager.seconds - before) / self.rollout.steps}
+        if self.alarm is not None:
+            numbers |= self._watch(self.alarm, reward)
         if scored.success is None:
             return numbers
         self.truth.reset()
         self.truth.add(scored.success[scored.judged], self.rollout.success[scored.judged])
         return numbers | self.truth.log()
+
+    def _watch(self, alarm: Alarm, reward: RewardWorker) -> dict[str, float]:
+        """Let the alarm look at some of the frames that were judged."""
+        start, was_quiet = time.perf_counter(), alarm.raised_at is None
+        random = np.random.default_rng((self.config.runner.seed, self.iteration))
+        numbers = alarm.look(reward.sample(self.config.reward.alarm.frames, random), self.steps)
+        if was_quiet and alarm.raised_at is not None:
+            _log.warning(
+                "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "
+                "frames and train the model again",
+                f"{self.steps:,}", alarm.reason(),
+            )  # fmt: skip
+        return {**numbers, "time/alarm": time.perf_counter() - start}
 
     def evaluate(self) -> dict[str, float]:
         """The deterministic policy on the fixed evaluation episodes."""
@@ -192,6 +212,8 @@ class Training:
             parts.append(f"evaluated {100 * judged:.1f} %")
         if (gap := shown.get("reward/hacking_gap")) is not None:
             parts.append(f"gap {100 * gap:+.0f} %")
+        if self.alarm is not None and self.alarm.raised_at is not None:
+            parts.append("ALARM")
         return " · ".join(parts)
 
     def save(self, *, best: bool = False) -> Path:
@@ -201,6 +223,8 @@ class Training:
         state["noise"] = checkpoint.generator_state(self.roller.random)
         if self.reward is not None:
             state |= {f"reward.{name}": value for name, value in self.reward.save_state().items()}
+        if self.alarm is not None:
+            state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
         state["shuffle"] = self.actor.generator.get_state().numpy()
         checkpoint.save(
             folder,
@@ -242,6 +266,9 @@ class Training:
         gate = {name.removeprefix("reward."): v for name, v in stored.arrays.items() if name.startswith("reward.")}
         if self.reward is not None and gate:
             self.reward.restore_state(gate)
+        watched = {name.removeprefix("alarm."): v for name, v in stored.arrays.items() if name.startswith("alarm.")}
+        if self.alarm is not None and watched:
+            self.alarm.restore_state(watched)
         meta = stored.meta
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])
@@ -252,7 +279,13 @@ class Training:
         task = self.config.env.train.task if self.config.env.train else ""
         console.print(f"{task}: success at the end {self.outcomes.rate()} after {self.steps:,} steps")
         console.print(f"  {self.seconds / 60:.1f} minutes of training, best {100 * self.best.success:.1f} %")
-        write_json(self.folder / "result.json", {"steps": self.steps, "minutes": self.seconds / 60,
+        raised = None if self.alarm is None else self.alarm.raised_at
+        if raised is not None:
+            console.print(
+                f"  [bold red]alarm at step {raised:,}[/bold red]: the reward model judged frames that it does not "
+                "know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
+            )  # fmt: skip
+        write_json(self.folder / "result.json", {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised,
                                                  "best": self.best.success, **self.outcomes.summary()})  # fmt: skip
         if self.config.runner.film and isinstance(env := self.eval_env.unwrapped, PandaVectorEnv):
             film = FilmMaker(env, self.config.runner.film_episodes)

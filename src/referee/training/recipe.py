@@ -35,7 +35,7 @@ MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width":
 """What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
-REFERENCE_FRAMES = 2048
+REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,11 +330,16 @@ def _artifact(
 
 
 def _reference(model: RewardModel, data: Data) -> Reference:
-    """What the training frames look like, from some of them."""
-    count = len(data.train)
-    rows = np.linspace(0, count - 1, min(count, REFERENCE_FRAMES)).round().astype(int)
-    images = data.train.batch(rows)[0].numpy()
-    return Reference.of(embed(model, images), images)
+    """What the training frames look like, and how far from them the frames of validation are; from some of both."""
+    images = _some(data.train, REFERENCE_FRAMES)
+    found = Reference.of(embed(model, images), images)
+    return found if data.val is None else found.calibrated(embed(model, _some(data.val, USUAL_FRAMES)))
+
+
+def _some(frames: FrameSet, count: int) -> np.ndarray:
+    """uint8[n,…]: so many frames, evenly spaced, or all."""
+    rows = np.linspace(0, len(frames) - 1, min(len(frames), count)).round().astype(int)
+    return frames.batch(rows)[0].numpy()
 
 
 def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, result: FitResult) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
-from referee.models.contract import Verdict
+from referee.models.contract import Verdict, select_views
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
 from referee.rl.rollout import Rollout
@@ -33,6 +33,7 @@ class RewardWorker:
         self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
         self._shape = (steps, env.num_envs)
         self._pictures: dict[str, np.ndarray] = {}
+        self._latest: Mapping[str, np.ndarray] = {}
         self._said: list[Verdict] = []
         self._began = np.zeros(env.num_envs, bool)
 
@@ -52,7 +53,8 @@ class RewardWorker:
         """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
         ended = result[2] | result[3]
         if self.eager:
-            verdict = self._judge(self._states(ended))
+            self._latest = self._states(ended)
+            verdict = self._judge(self._latest)
             if verdict.success is None:
                 raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
             fires = self.gate.step(verdict.success, self._began)
@@ -76,6 +78,25 @@ class RewardWorker:
         if self.options.reward_mode == "terminal":
             return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay)
         return score_steps(self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate)
+
+    def sample(self, count: int, random: np.random.Generator) -> np.ndarray:
+        """uint8[m,V,H,W,3]: at most `count` of the frames that were judged in the rollout, drawn evenly.
+
+        Where each state is judged at once, pictures are not kept: there they are of the latest states.
+        """
+        if self.eager:
+            pictures: Mapping[str, np.ndarray] = self._latest
+        elif self.options.reward_mode == "terminal":
+            pictures = self._finals.pictures()
+        else:
+            pictures = {name: images.reshape(-1, *images.shape[2:]) for name, images in self._pictures.items()}
+        if not pictures:
+            return np.zeros((0, 0, 0, 0, 3), np.uint8)
+        there = len(next(iter(pictures.values())))
+        rows = np.sort(random.permutation(there)[:count])
+        chosen = {name: images[rows] for name, images in pictures.items()}
+        views = np.asarray(select_views(chosen, self.manager.artifact.spec.cameras, self.cameras))
+        return views if views.ndim == 5 else views[:, None]
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
