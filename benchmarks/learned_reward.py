@@ -3,6 +3,7 @@
 Stage 1, per seed: PPO with the dense reward, stopped when a look at 128 episodes finds 20 % true success or more.
 Stage 2, per task: 60 episodes of each of these policies and 120 of the scripted expert with noise are recorded, with
 two cameras of 64 px; `referee train` makes a reward model of them. The truth labels these frames, as a person would.
+`--poor` records 60 episodes of the scripted expert and none of the policies: a model that is easily fooled.
 Stage 3, per seed, from the weak policy: PPO that is paid at the end of episodes, by the model alone ("learned") or,
 with the same budget, by the truth alone ("oracle"). In its first ten iterations only the critic learns. Judged before
 and after on 512 fresh episodes, with and without noise.
@@ -41,7 +42,7 @@ from referee.runners.training import Training  # noqa: E402
 WEAK = 0.2
 WORTH_A_LOOK = 0.05
 """True success of training episodes from which stage 1 is judged, which takes longer than an iteration."""
-RECORDED, EXPERT = 60, 120
+RECORDED, EXPERT, POOR = 60, 120, 60
 NOISE = (0.2, 1.4)
 EPISODES, FRESH_SEED, DATA_SEED = 512, 3_000_000, 700_000
 POINTS = 8
@@ -85,9 +86,9 @@ def weak_policy(task: str, seed: int, folder: Path) -> tuple[Training, Path]:
 
 
 def record(task: str, starts: list[Training], folder: Path) -> EpisodeStore:
-    """Stage 2: what the reward model learns from."""
+    """Stage 2: what the reward model learns from; without policies, what a poor one learns from."""
     for number, start in enumerate([None, *starts]):
-        count = EXPERT if start is None else RECORDED
+        count = RECORDED if start is not None else EXPERT if starts else POOR
         env = make_vec(PandaEnvConfig(task=task, num_envs=count, cameras=("front", "side")))
         source = "expert" if start is None else "policy"
         recorder = Recorder(env, lambda: EpisodeStore(folder), meta=Meta(task=task, source=source))
@@ -143,10 +144,15 @@ def pay(task: str, seed: int, start: Path, artifact: Path, steps: int, extra: li
     name = "oracle" if extra else "learned"
     print(
         f"| {task} | {seed} | {name} | {before[0]} | {after[0]} | {before[1]} | {after[1]} | {curve(true)} "
-        f"| {curve(model)} | {run.seconds / 60:.1f} |",
+        f"| {curve(model)} | {_alarm(run)} | {run.seconds / 60:.1f} |",
         flush=True,
     )
     return run
+
+
+def _alarm(run: Training) -> str:
+    raised = None if run.alarm is None else run.alarm.raised_at
+    return "–" if raised is None else f"{raised:,}"
 
 
 def main() -> int:
@@ -154,6 +160,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", default=["PickCube", "PushCube"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=320_000, help="of each training in stage 3")
+    parser.add_argument("--poor", action="store_true", help="a reward model of few scripted episodes alone")
     parser.add_argument("--folder", type=Path, default=Path(".bench/learned_reward"))
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # episodes of noisy actors flicker, and are meant to
@@ -161,14 +168,14 @@ def main() -> int:
         raise SystemExit(f"{args.folder} is there already: remove it, or choose another --folder")
     for task in args.tasks:
         starts = [weak_policy(task, seed, args.folder / f"{task}_{seed}_start") for seed in args.seeds]
-        store = record(task, [run for run, _ in starts], args.folder / f"{task}_episodes")
+        store = record(task, [] if args.poor else [run for run, _ in starts], args.folder / f"{task}_episodes")
         artifact, seconds = reward_model(store, args.folder / f"{task}_reward")
         good = sum(bool(row.success_once) for row in store.rows.values())
         print(f"\n{task}: stage 1 took " + ", ".join(f"{run.steps:,}" for run, _ in starts) + " steps; a reward model "
               f"of {len(store)} episodes, {good} with a success, in {seconds:.0f} s\n")  # fmt: skip
         print("| task | seed | paid by | start: true success | end: true success | start, with noise | end, with noise "
-              "| true success while learning, % | model's, % | minutes |")  # fmt: skip
-        print("|---|---:|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+              "| true success while learning, % | model's, % | alarm at step | minutes |")  # fmt: skip
+        print("|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
         for seed, (_, start) in zip(args.seeds, starts, strict=True):
             for extra in ([], ORACLE):
                 name = args.folder / f"{task}_{seed}_{'oracle' if extra else 'learned'}"

@@ -75,13 +75,13 @@ def test_mini_batches_change_nothing(folder: Path, monkeypatch: pytest.MonkeyPat
     observations = frames(23, seed=2)
     expected = RewardManager(folder).judge(observations)
     sizes: list[int] = []
-    real = Artifact.logits
+    real = Artifact.seen
 
-    def logits(self: Artifact, images: np.ndarray, batch_size: int = 256) -> np.ndarray:
+    def seen(self: Artifact, images: np.ndarray, batch_size: int = 256) -> tuple[np.ndarray, np.ndarray]:
         sizes.append(len(images))
         return real(self, images, batch_size)
 
-    monkeypatch.setattr(Artifact, "logits", logits)
+    monkeypatch.setattr(Artifact, "seen", seen)
     for size, pieces in ((1, [1] * 23), (10, [10, 10, 3]), (23, [23]), (256, [23])):
         sizes.clear()
         found = RewardManager(folder, micro_batch=size).judge(observations)

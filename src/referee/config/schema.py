@@ -439,8 +439,8 @@ class RewardModelConfig:
 class AlarmConfig:
     """The alarm, which watches without the truth whether judged frames are such as the model knows."""
 
-    enabled: bool = key(True, "look at some of the frames that are judged")
-    frames: int = key(16, "of each iteration", low=1, only_if="enabled")
+    enabled: bool = key(True, "compare the frames that are judged with those of training")
+    frames: int = key(8, "of each iteration that are looked at once more, from another view", low=1, only_if="enabled")
     stop: bool = key(False, "end the run when it is raised", only_if="enabled")
 
 

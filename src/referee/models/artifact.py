@@ -109,6 +109,12 @@ class Artifact:
             return self._scorer.logits(images)
         return self.model.logits(images, batch_size)
 
+    def seen(self, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> tuple[np.ndarray, np.ndarray]:
+        """Logits f32[n] and summaries f32[n,e] of frames, both from one pass."""
+        if self._scorer is not None:
+            return self._scorer.seen(images)
+        return self.model.seen(images, batch_size)
+
     def judge(self, images: np.ndarray | torch.Tensor) -> Verdict:
         """The calibrated verdict on frames."""
         calibration = self.calibration

@@ -18,7 +18,17 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from referee import cpu
 from referee.episodes.optional import require
-from referee.models.contract import MEAN, STD, ModelError, RewardModel, check_shape, evaluating, probability_of
+from referee.models.contract import (
+    MEAN,
+    STD,
+    ModelError,
+    RewardModel,
+    check_shape,
+    evaluating,
+    joined,
+    probability_of,
+    split_seen,
+)
 from referee.models.onnx_graph import INPUT, Colours, bordered, encoder_graph, observe
 from referee.models.resnet import ResNet
 
@@ -49,14 +59,21 @@ class Scorer:
 
     def logits(self, images: np.ndarray | Tensor) -> np.ndarray:
         """f32[n] of frames uint8[n,V,H,W,3], or float in 0..1."""
+        return np.concatenate([np.empty(0, np.float32), *self._by_pieces(self.model.head, images)])
+
+    def seen(self, images: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Logits and summaries, see `RewardModel.seen`."""
+        return split_seen(self._by_pieces(lambda features: joined(self.model, features), images))
+
+    def _by_pieces(self, run: Callable[[Tensor], Tensor], images: np.ndarray | Tensor) -> list[np.ndarray]:
+        """What `run` makes of features, some frames at a time."""
         check_shape(images, self.model.spec)
-        pieces = [np.empty(0, np.float32)]
         look = self.model.pixels if self.int8 else self.model.prepare
         with evaluating(self.model):
-            for start in range(0, len(images), self._frames):
-                seen = look(images[start : start + self._frames])
-                pieces.append(self.model.head(self._encode(seen)).cpu().numpy())
-        return np.concatenate(pieces)
+            return [
+                run(self._encode(look(images[start : start + self._frames]))).cpu().numpy()
+                for start in range(0, len(images), self._frames)
+            ]
 
 
 def choose(

@@ -116,6 +116,10 @@ class RewardModel(nn.Module):
         pieces = self.by_pieces(self.encode, images, batch_size)
         return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float32)
 
+    def seen(self, images: np.ndarray | Tensor, batch_size: int = 256) -> tuple[np.ndarray, np.ndarray]:
+        """Logits f32[n] and summaries f32[n,e] (`embed`) of frames, both from one pass."""
+        return split_seen(self.by_pieces(lambda prepared: joined(self, self.encode(prepared)), images, batch_size))
+
     def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> Verdict:
         """What the model says about observations as environments give them, or about {camera: images}.
 
@@ -152,6 +156,17 @@ class RewardModel(nn.Module):
         starts = range(0, len(images), size)
         with evaluating(self):
             return in_threads(lambda start: run(self.prepare(images[start : start + size])).cpu().numpy(), starts)
+
+
+def joined(model: RewardModel, features: Tensor) -> Tensor:
+    """f32[n,1+e]: the logits and the summaries of features, side by side."""
+    return torch.cat([model.head(features)[:, None], model.embed(features)], 1)
+
+
+def split_seen(pieces: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The inverse, of all pieces."""
+    table = np.concatenate(pieces) if pieces else np.empty((0, 1), np.float32)
+    return table[:, 0], table[:, 1:]
 
 
 class evaluating:

@@ -53,6 +53,8 @@ class RewardManager:
         """Spent on scoring so far, for `time/compute_model_rewards`."""
         self.frames = 0
         """Scored so far."""
+        self.latest: tuple[np.ndarray, np.ndarray] = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+        """Summaries f32[n,e] and probabilities f32[n] of the frames that were judged last, for an alarm."""
         self._micro_batch, self._backend = micro_batch, backend
         self.gate(1)  # refused now rather than in the first rollout
         if backend != "torch" or int8:
@@ -100,18 +102,20 @@ class RewardManager:
         began = time.perf_counter()
         images = {name: observations[name] for name in self._image_names(observations)}
         count = len(next(iter(images.values()))) if images else 0
-        pieces = [np.empty(0, np.float32)]
+        pieces = []
         for start in range(0, max(1, count), self._micro_batch):
             part = {name: array[start : start + self._micro_batch] for name, array in images.items()}
             views = select_views({**observations, **part}, self.artifact.spec.cameras, cameras)
-            pieces.append(self.artifact.logits(views, self._micro_batch))
-        logits = np.concatenate(pieces)
+            pieces.append(self.artifact.seen(views, self._micro_batch))
+        logits, summary = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         if not np.isfinite(logits).all():
             place = int(np.flatnonzero(~np.isfinite(logits))[0])
             raise RefereeError(
                 f"the reward model says {logits[place]} of frame {place}: its weights or pixels are broken"
             )
         verdict = Verdict.of(logits, temperature=self.artifact.calibration.temperature, threshold=self.threshold)
+        assert verdict.probability is not None
+        self.latest = summary, verdict.probability
         self.frames += count
         self.seconds += time.perf_counter() - began
         if self._pictures is not None and count:

@@ -160,7 +160,8 @@ class Training:
         """Let the alarm look at some of the frames that were judged."""
         start, was_quiet = time.perf_counter(), alarm.raised_at is None
         random = np.random.default_rng((self.config.runner.seed, self.iteration))
-        numbers = alarm.look(reward.sample(self.config.reward.alarm.frames, random), self.steps)
+        images, rows = reward.sample(self.config.reward.alarm.frames, random)
+        numbers = alarm.look(*reward.manager.latest, images, rows, self.steps) if len(rows) else {}
         if was_quiet and alarm.raised_at is not None:
             _log.warning(
                 "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "

@@ -79,10 +79,11 @@ class RewardWorker:
             return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay)
         return score_steps(self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate)
 
-    def sample(self, count: int, random: np.random.Generator) -> np.ndarray:
-        """uint8[m,V,H,W,3]: at most `count` of the frames that were judged in the rollout, drawn evenly.
+    def sample(self, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """At most `count` of the frames that were judged last, drawn evenly: uint8[m,V,H,W,3], and their rows int[m].
 
-        Where each state is judged at once, pictures are not kept: there they are of the latest states.
+        These are frames of the whole rollout, or of the latest states where each state is judged at once. The rows are
+        those of `RewardManager.latest`.
         """
         if self.eager:
             pictures: Mapping[str, np.ndarray] = self._latest
@@ -91,12 +92,12 @@ class RewardWorker:
         else:
             pictures = {name: images.reshape(-1, *images.shape[2:]) for name, images in self._pictures.items()}
         if not pictures:
-            return np.zeros((0, 0, 0, 0, 3), np.uint8)
+            return np.zeros((0, 0, 0, 0, 3), np.uint8), np.zeros(0, np.int64)
         there = len(next(iter(pictures.values())))
         rows = np.sort(random.permutation(there)[:count])
         chosen = {name: images[rows] for name, images in pictures.items()}
         views = np.asarray(select_views(chosen, self.manager.artifact.spec.cameras, self.cameras))
-        return views if views.ndim == 5 else views[:, None]
+        return (views if views.ndim == 5 else views[:, None]), rows
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
