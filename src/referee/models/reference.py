@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+import torch
 
 from referee.models.contract import ModelError
 
@@ -66,9 +67,10 @@ class Reference:
         return self._from_mean(features if self.projection is None else features @ self.projection)
 
     def _from_mean(self, features: np.ndarray) -> np.ndarray:
-        away = (features - self.mean).astype(np.float64)
-        squares = np.einsum("nd,nd->n", away @ self.precision, away)
-        return np.sqrt(np.maximum(squares, 0) / len(self.mean)).astype(np.float32)
+        # With torch, which keeps to its number of threads: those of numpy's BLAS go on spinning beside the next update.
+        away = torch.from_numpy((features - self.mean).astype(np.float64))
+        squares = ((away @ torch.from_numpy(self.precision).double()) * away).sum(1)
+        return (squares.clamp_min(0) / len(self.mean)).sqrt().float().numpy()
 
     def calibrated(self, features: np.ndarray) -> Self:
         """The same with the distances of frames of validation, of their summaries f32[m,D]."""
