@@ -145,7 +145,11 @@ class Training:
 
     def _pay(self, reward: RewardWorker, before: float) -> dict[str, float]:
         """Let the reward model say what the rollout is worth; the truth is only written down beside it."""
-        scored = reward.score(self.rollout)
+        torch.set_num_threads(self.actor.threads)  # the simulation does not need the cores now
+        try:
+            scored = reward.score(self.rollout)
+        finally:
+            torch.set_num_threads(1)
         self.actor.update_rewards(self.rollout, scored, reward.options)
         numbers = {"time/compute_model_rewards": (reward.manager.seconds - before) / self.rollout.steps}
         if self.alarm is not None:

@@ -19,7 +19,7 @@ class ActorWorker:
     def __init__(self, policy: Policy, algorithm: PPOConfig, actor: ActorConfig, *, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = PPO(policy, algorithm, actor, self.generator)
-        self._threads = actor.num_threads or os.cpu_count() or 1
+        self.threads = actor.num_threads or os.cpu_count() or 1
 
     def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
         """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
@@ -31,7 +31,7 @@ class ActorWorker:
         warmup = self.learner.config.critic_warmup
         if iteration == warmup > 0:
             self.learner.forget_moments()
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self.threads)
         try:
             return self.learner.update(rollout, progress=progress, critic_only=iteration < warmup)
         finally:
