@@ -14,6 +14,7 @@ from referee.labels.log import SUCCESS, UNKNOWN
 SIZE = 300
 LEFT, TOP, RIGHT, BOTTOM = 38, 12, 10, 36
 TIMELINE = (720, 92)
+LINES = (440, 290)
 
 
 def curve(
@@ -85,6 +86,65 @@ def timeline(judged: Judged, probability: np.ndarray, what: Outcome, threshold: 
     return _svg(width, height, "".join(parts), f"probability over the {count} states of episode {judged.id}")
 
 
+def lines(
+    steps: Sequence[int],
+    true: Sequence[float],
+    model: Sequence[float],
+    *,
+    alarm: int | None = None,
+    swaps: Sequence[int] = (),
+    last: int = 0,
+    title: str = "",
+) -> str:
+    """True success and what the model said of it over steps, with the gap between them; nan is left out.
+
+    alarm, swaps: steps at which it was raised, and at which another model took over.
+    last: where the axis ends at least, so that several drawings share it.
+    """
+    width, height = LINES
+    floor = height - BOTTOM - 8
+    end = max([last, 1, *steps, *swaps, alarm or 0])
+
+    def x(step: float) -> float:
+        return round(LEFT + (width - LEFT - RIGHT) * step / end, 1)
+
+    def y(share: float) -> float:
+        return round(floor - (floor - 2 * TOP) * min(1.0, max(0.0, share)), 1)
+
+    def points(*shares: Sequence[float]) -> list[list[tuple[float, float]]]:
+        """Of each line, where none of them is nan."""
+        whole = [place for place in range(len(steps)) if not np.isnan([each[place] for each in shares]).any()]
+        return [[(x(steps[place]), y(each[place])) for place in whole] for each in shares]
+
+    parts = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{y(share)}" x2="{width - RIGHT}" y2="{y(share)}"/>')
+    for share in (0, 0.5, 1):
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(share) + 4}" text-anchor="end">{100 * share:g} %</text>')
+    for step, anchor in ((0, "start"), (end // 2, "middle"), (end, "end")):
+        parts.append(f'<text class="tick" x="{x(step)}" y="{floor + 17}" text-anchor="{anchor}">{_count(step)}</text>')
+    parts.append(f'<text class="axis" x="{x(end / 2)}" y="{height - 4}" text-anchor="middle">steps of training</text>')
+    above, below = points(model, true)
+    if len(above) > 1:
+        parts.append(f'<polygon class="gap" points="{_joined(above + below[::-1])}"/>')
+    for kind, shares in (("said", model), ("true", true)):
+        line = points(shares)[0]
+        parts.append(f'<polyline class="{kind}" points="{_joined(line)}"/>')
+        parts += [f'<circle class="end {kind}" cx="{a}" cy="{b}" r="3.5"/>' for a, b in line[-1:]]
+    for step in swaps:
+        parts.append(
+            f'<path class="swap" d="M{x(step)} {floor - 9}l4.5 9h-9z"><title>a better model took over at step '
+            f"{_count(step)}</title></path>"
+        )
+    if alarm is not None:
+        side, anchor = (-5, "end") if x(alarm) > width / 2 else (5, "start")
+        parts.append(f'<line class="alarm" x1="{x(alarm)}" y1="4" x2="{x(alarm)}" y2="{floor}"/>')
+        parts.append(
+            f'<text class="alarm" x="{x(alarm) + side}" y="13" text-anchor="{anchor}">alarm at {_count(alarm)}</text>'
+        )
+    return _svg(width, height, "".join(parts), title)
+
+
 def interval(low: float, value: float, high: float) -> str:
     """A number between 0 and 1 on a line, with its interval."""
     if np.isnan([low, value, high]).any():
@@ -119,6 +179,18 @@ def _frame(names: tuple[str, str]) -> str:
         f'<text class="axis" transform="translate(10 {_y(0.5)}) rotate(-90)" text-anchor="middle">{names[1]}</text>'
     )
     return "".join(parts)
+
+
+def _joined(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{a},{b}" for a, b in points)
+
+
+def _count(number: int) -> str:
+    """Steps as an axis says them."""
+    for size, unit in ((1_000_000, " M"), (1_000, " k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
 
 
 def _svg(width: int, height: int, content: str, title: str) -> str:

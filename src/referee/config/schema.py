@@ -445,6 +445,28 @@ class AlarmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefineConfig:
+    """Refinement: some judged frames are asked about, and the model learns from the answers while the policy does."""
+
+    enabled: bool = key(False, "ask, learn, and let the better model pay")
+    labeller: str = key(
+        "truth",
+        "who answers: the simulation, a person here, or anybody through the label log",
+        choices=("truth", "terminal", "log"),
+        only_if="enabled",
+    )
+    budget: int = key(480, "frames that are asked about, in all", low=2, only_if="enabled")
+    ask: int = key(24, "of them, in one round", low=2, only_if="enabled")
+    interval: int = key(5, "iterations between rounds", low=1, only_if="enabled")
+    steps: int = key(80, "optimiser steps of a retraining", low=1, only_if="enabled")
+    lr: float = key(1e-3, "learning rate of a retraining", low=0, only_if="enabled")
+    data: str | None = key(
+        None, "folder with the train.pt and val.pt of the model; null = those that it names", only_if="enabled"
+    )
+    seconds_per_label: float = key(2.0, "what an answer costs a person, for the account", low=0, only_if="enabled")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
@@ -475,6 +497,7 @@ class RewardConfig:
     terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
     model: RewardModelConfig = key(RewardModelConfig, "the model", only_if="use_reward_model")
     alarm: AlarmConfig = key(AlarmConfig, "says when not to trust it", only_if="use_reward_model")
+    refine: RefineConfig = key(RefineConfig, "repairs it", only_if="use_reward_model")
 
 
 @dataclass(frozen=True, kw_only=True)

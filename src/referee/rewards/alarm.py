@@ -40,13 +40,19 @@ class Alarm:
     """Watches judged frames iteration by iteration; a level above 1 raises it, and it stays raised."""
 
     def __init__(self, artifact: Artifact) -> None:
+        self.first_at: int | None = None
+        """The step at which it was raised for the first time."""
+        self.take(artifact)
+
+    def take(self, artifact: Artifact) -> None:
+        """Watch this model from now on; one that has learned from what was strange begins quietly."""
         if artifact.reference is None:
             raise RefereeError(
                 f"{artifact.folder or 'the artifact'} holds no {REFERENCE}, so there is nothing to compare judged "
                 "frames with: set reward.alarm.enabled=false, or train the model with Referee"
             )
         self.raised_at: int | None = None
-        """The step at which it was raised."""
+        """The step at which it was raised, and still is; None while it is quiet."""
         self._artifact, self._reference = artifact, artifact.reference
         self._far = artifact.reference.usual_within(USUAL)
         self._recent: deque[Look] = deque()
@@ -82,6 +88,7 @@ class Alarm:
         level = max(value / BANDS[name] for name, value in signals.items())
         if level > 1 and self.raised_at is None:
             self.raised_at = step
+            self.first_at = step if self.first_at is None else self.first_at
         return {"reward/alarm": level, **{f"reward/alarm_{name}": value for name, value in signals.items()}}
 
     def signals(self) -> dict[str, float]:
@@ -109,13 +116,13 @@ class Alarm:
 
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that later answers depend on."""
-        raised = -1 if self.raised_at is None else self.raised_at
-        return {"recent": _table(self._recent), "begun": _table(self._begun), "raised_at": np.array(raised)}
+        raised = [-1 if step is None else step for step in (self.raised_at, self.first_at)]
+        return {"recent": _table(self._recent), "begun": _table(self._begun), "raised": np.array(raised)}
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         self._recent, self._begun = deque(_looks(state["recent"])), _looks(state["begun"])
-        self.raised_at = None if state["raised_at"] < 0 else int(state["raised_at"])
+        self.raised_at, self.first_at = (None if step < 0 else step for step in state["raised"].tolist())
 
 
 def other_view(images: np.ndarray, pixels: int = 2, light: float = 0.95) -> np.ndarray:

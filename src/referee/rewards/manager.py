@@ -31,7 +31,7 @@ class RewardManager:
         *,
         backend: str = "torch",
         int8: bool = False,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         micro_batch: int = MICRO_BATCH,
         debug_save_dir: Path | str | None = None,
     ) -> None:
@@ -53,15 +53,25 @@ class RewardManager:
         """Spent on scoring so far, for `time/compute_model_rewards`."""
         self.frames = 0
         """Scored so far."""
+        self.version = 0
+        """How many models have judged before this one."""
         self.latest: tuple[np.ndarray, np.ndarray] = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
         """Summaries f32[n,e] and probabilities f32[n] of the frames that were judged last, for an alarm."""
-        self._micro_batch, self._backend = micro_batch, backend
-        self.gate(1)  # refused now rather than in the first rollout
-        if backend != "torch" or int8:
-            self.artifact.use(backend, int8=int8)
-        self.to_device(device)
+        self._micro_batch, self._backend, self._int8, self._device = micro_batch, backend, int8, device
+        self._prepare()
         folder = debug_save_dir or os.environ.get(DEBUG_VARIABLE)
         self._pictures = VerdictPictures(Path(folder)) if folder else None
+
+    def swap(self, artifact: Artifact, version: int) -> None:
+        """Let another model judge from now on, with the same back end and on the same device."""
+        self.artifact, self.version = artifact, version
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.gate(1)  # refused now rather than in the first rollout
+        if self._backend != "torch" or self._int8:
+            self.artifact.use(self._backend, int8=self._int8)
+        self.to_device(self._device)
 
     @property
     def threshold(self) -> float:
@@ -80,6 +90,7 @@ class RewardManager:
             if self._backend != "torch" and torch.device(device).type != "cpu":
                 raise RefereeError(f"the {self._backend} back end scores on cpu, not on {device}: use backend=torch")
             self.artifact.model.to(device)
+            self._device = device
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise RefereeError(f"the reward model cannot go to device {device} ({reason}): use cpu") from error

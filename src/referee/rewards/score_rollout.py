@@ -31,6 +31,8 @@ class Scored:
     """bool[T,N]: what the model calls success (gated in per-step mode); None where it does not say."""
     probability: np.ndarray | None
     """f32[T,N]; nan where nothing was judged."""
+    version: int = 0
+    """Of the model that said it."""
 
 
 class FinalPictures:

@@ -42,6 +42,8 @@ class PPO:
         critic_only: the policy stays as it is; for a critic that must first learn what is paid now.
         """
         config, actor = self.config, self.actor
+        if len(versions := np.unique(rollout.versions)) > 1:
+            raise RefereeError(f"versions {versions.tolist()} of the reward model paid in one batch: score it anew")
         rate = actor.optim.lr * (1.0 - progress if actor.optim.schedule == "linear" else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -35,6 +35,8 @@ class Rollout:
         self.truncated = np.zeros(shape, bool)
         self.success = np.zeros(shape, bool)
         """The truth, to be logged beside what a reward model says; no learner reads it."""
+        self.versions = np.zeros(shape, np.int32)
+        """Of the reward model that paid; 0 for the first one, and where none did."""
         self.finals: list[Final] = []
         self.last: Observation = {}
         """The observation after the last step."""

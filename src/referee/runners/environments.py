@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from referee.config.schema import PandaEnvConfig, RewardConfig, RewardModelConfig
+from referee.config import Config
+from referee.config.schema import ActorConfig, PandaEnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
 from referee.models import Artifact, ModelSpec
+from referee.refine.labellers import LABELLERS
+from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards import Alarm, RewardManager, RewardOptions
+from referee.runners.payment import Payment, refined_folder
 from referee.workers.reward import RewardWorker
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,35 @@ def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | Non
         _log.warning("the reward model came without a reference of its training frames, so no alarm watches it")
         return None
     return Alarm(reward.manager.artifact)
+
+
+def make_payment(config: Config, env: RefereeVectorEnv, folder: Path) -> Payment | None:
+    """The learned reward of a run, with all that looks at it; None where the environment's own reward pays."""
+    reward = make_reward(config.reward, env, config.algorithm.rollout_steps)
+    if reward is None:
+        return None
+    alarm, seed = make_alarm(config.reward, reward), config.runner.seed
+    return Payment(config.reward, reward, alarm, make_refiner(config, reward, folder), seed=seed)
+
+
+def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner | None:
+    """What repairs the reward model of a run; None where nobody wants it."""
+    wanted = config.reward.refine
+    if not wanted.enabled:
+        return None
+    assert isinstance(config.actor, ActorConfig) and config.env.train is not None
+    names = RefineOptions.__dataclass_fields__
+    known = {name: value for name, value in vars(wanted).items() if name in names}
+    options = RefineOptions(**known, seed=config.runner.seed, threads=config.actor.num_threads)
+    return Refiner(
+        reward.manager.artifact,
+        refined_folder(folder),
+        LABELLERS[wanted.labeller](),
+        options,
+        mode=config.reward.reward_mode,
+        task=config.env.train.task,
+        data=None if wanted.data is None else Path(wanted.data),
+    )
 
 
 def open_model(config: RewardModelConfig) -> Artifact:

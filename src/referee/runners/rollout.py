@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,9 +98,15 @@ def roll_out(
 class SecondOpinion:
     """Hears what a reward model says about the last state of each episode, beside the truth."""
 
-    def __init__(self, manager: RewardManager, cameras: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        manager: RewardManager,
+        cameras: tuple[str, ...],
+        tell: Callable[[Mapping[str, np.ndarray], np.ndarray], None] | None = None,
+    ) -> None:
+        """tell: hears of the pictures that were judged, and of the truth bool[n] about them."""
         self.truth = TruthBeside()
-        self._manager, self._cameras = manager, cameras
+        self._manager, self._cameras, self._tell = manager, cameras, tell
 
     def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
         """See a step."""
@@ -111,6 +117,8 @@ class SecondOpinion:
         said = self._manager.judge(pictures, cameras=self._cameras).success
         if said is not None:
             self.truth.add(said, success[ids])
+        if self._tell is not None:
+            self._tell(pictures, success[ids])
 
 
 class FilmMaker:

@@ -40,7 +40,7 @@ def train_policy(loaded: Loaded) -> None:
                     numbers |= run.evaluate()
                 logbook.write(numbers, run.steps)
                 bar.update(TaskID(0), completed=run.steps, description=run.line())
-                if run.iteration % runner.save_interval == 0:
+                if run.refined or run.iteration % runner.save_interval == 0:
                     run.save()
         where = run.save()
         if interrupt.wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -20,19 +19,18 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.files import write_json
 from referee.pictures import save_gif
-from referee.rewards import Alarm, TruthBeside
+from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
-from referee.runners.environments import make_alarm, make_env, make_reward
+from referee.runners.environments import make_env, make_payment
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
 from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker
 
-_log = logging.getLogger(__name__)
 EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
 SEEDS_PER_RUN = 10_000
@@ -63,14 +61,24 @@ class Training:
         self.roller = RolloutWorker(self.policy, seed=seed)
         self.actor = ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
         self.rollout = Rollout(self.env.env, config.algorithm.rollout_steps, self.policy.inputs)
-        self.reward = make_reward(config.reward, self.env.env, config.algorithm.rollout_steps)
-        self.alarm = make_alarm(config.reward, self.reward)
-        self.truth = TruthBeside()
+        self.payment = make_payment(config, self.env.env, folder)
         self.iteration, self.steps, self.seconds = 0, 0, 0.0
         self.best = Best()
         self.outcomes = Outcomes()
         self.evaluated_at = -1
+        self.refined = False
+        """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
+
+    @property
+    def reward(self) -> RewardWorker | None:
+        """The reward model's worker; None where the environment pays."""
+        return None if self.payment is None else self.payment.reward
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What watches the reward model."""
+        return None if self.payment is None else self.payment.alarm
 
     def warm_start(self, console: Console) -> None:
         """Take over a policy, or look at the first states; clone demonstrations if asked to."""
@@ -119,14 +127,13 @@ class Training:
     def iterate(self) -> dict[str, float]:
         """One rollout and one update."""
         start = time.perf_counter()
-        before = 0.0 if self.reward is None else self.reward.manager.seconds
+        count = self.rollout.steps * self.rollout.num_envs
         self.roller.collect(self.env, self.rollout, self.reward)
-        judged = {} if self.reward is None else self._pay(self.reward, before)
+        judged = {} if self.payment is None else self.payment.pay(self.rollout, self.actor, self.steps + count)
         collected = time.perf_counter()
         progress = min(1.0, self.steps / self.config.runner.max_steps)
         learned = self.actor.update(self.rollout, progress=progress, iteration=self.iteration)
         end = time.perf_counter()
-        count = self.rollout.steps * self.rollout.num_envs
         self.iteration += 1
         self.steps += count
         self.seconds += end - start
@@ -140,39 +147,20 @@ class Training:
             "time/steps_per_second": count / (end - start),
             "time/minutes": self.seconds / 60,
         }
+        numbers |= self._refine()
         self._shown |= numbers
         return numbers
 
-    def _pay(self, reward: RewardWorker, before: float) -> dict[str, float]:
-        """Let the reward model say what the rollout is worth; the truth is only written down beside it."""
-        torch.set_num_threads(self.actor.threads)  # the simulation does not need the cores now
-        try:
-            scored = reward.score(self.rollout)
-        finally:
-            torch.set_num_threads(1)
-        self.actor.update_rewards(self.rollout, scored, reward.options)
-        numbers = {"time/compute_model_rewards": (reward.manager.seconds - before) / self.rollout.steps}
-        if self.alarm is not None:
-            numbers |= self._watch(self.alarm, reward)
-        if scored.success is None:
-            return numbers
-        self.truth.reset()
-        self.truth.add(scored.success[scored.judged], self.rollout.success[scored.judged])
-        return numbers | self.truth.log()
-
-    def _watch(self, alarm: Alarm, reward: RewardWorker) -> dict[str, float]:
-        """Let the alarm look at some of the frames that were judged."""
-        start, was_quiet = time.perf_counter(), alarm.raised_at is None
-        random = np.random.default_rng((self.config.runner.seed, self.iteration))
-        images, rows = reward.sample(self.config.reward.alarm.frames, random)
-        numbers = alarm.look(*reward.manager.latest, images, rows, self.steps) if len(rows) else {}
-        if was_quiet and alarm.raised_at is not None:
-            _log.warning(
-                "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "
-                "frames and train the model again",
-                f"{self.steps:,}", alarm.reason(),
-            )  # fmt: skip
-        return {**numbers, "time/alarm": time.perf_counter() - start}
+    def _refine(self) -> dict[str, float]:
+        """A round of questions, where one is due; it counts as time of the training."""
+        start = time.perf_counter()
+        done = None if self.payment is None else self.payment.refine(self.steps, self.iteration)
+        self.refined = done is not None
+        if done is None:
+            return {}
+        spent = time.perf_counter() - start
+        self.seconds += spent
+        return {**done.numbers(), "time/refine": spent}
 
     def evaluate(self) -> dict[str, float]:
         """The deterministic policy on the fixed evaluation episodes."""
@@ -180,7 +168,10 @@ class Training:
             return {}
         env = self.eval_env
         policy = Player(self.policy, env)
-        second = None if self.reward is None else SecondOpinion(self.reward.manager, self.reward.cameras)
+        payment = self.payment
+        second = None
+        if payment is not None:
+            second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear)
         self.outcomes = roll_out(
             env, policy, self.config.runner.eval_episodes, seed=EVAL_SEED, observe=policy.see, watch=second
         )
@@ -226,10 +217,8 @@ class Training:
         folder = self.folder / "checkpoints" / ("best" if best else f"step_{self.steps}")
         state = {f"worker.{name}": value for name, value in self.env.save_state().items()}
         state["noise"] = checkpoint.generator_state(self.roller.random)
-        if self.reward is not None:
-            state |= {f"reward.{name}": value for name, value in self.reward.save_state().items()}
-        if self.alarm is not None:
-            state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
+        if self.payment is not None:
+            state |= self.payment.save_state()
         state["shuffle"] = self.actor.generator.get_state().numpy()
         checkpoint.save(
             folder,
@@ -268,12 +257,8 @@ class Training:
         self.env.restore_state(worker)
         checkpoint.restore_generator(self.roller.random, stored.arrays["noise"])
         self.actor.generator.set_state(torch.from_numpy(stored.arrays["shuffle"]))
-        gate = {name.removeprefix("reward."): v for name, v in stored.arrays.items() if name.startswith("reward.")}
-        if self.reward is not None and gate:
-            self.reward.restore_state(gate)
-        watched = {name.removeprefix("alarm."): v for name, v in stored.arrays.items() if name.startswith("alarm.")}
-        if self.alarm is not None and watched:
-            self.alarm.restore_state(watched)
+        if self.payment is not None:
+            self.payment.restore_state(stored.arrays)
         meta = stored.meta
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])

@@ -24,6 +24,7 @@ class ActorWorker:
     def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
         """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
         bonus = rollout.success & scored.judged if options.gt_success_bonus else None
+        rollout.versions[:] = scored.version
         rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:

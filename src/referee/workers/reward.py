@@ -11,6 +11,7 @@ import numpy as np
 
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
+from referee.models import Artifact
 from referee.models.contract import Verdict, select_views
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
@@ -42,6 +43,13 @@ class RewardWorker:
         """Whether every state is judged at once, because a verdict may end its episode."""
         return self.options.terminate_on == "model"
 
+    def swap(self, artifact: Artifact, version: int) -> None:
+        """Let another model judge from the next rollout on; gates over time begin anew."""
+        if artifact.spec.cameras != self.manager.artifact.spec.cameras:
+            raise RefereeError("a model that looks at other cameras cannot take over")
+        self.manager.swap(artifact, version)
+        self.gate = self.manager.gate(self._env.num_envs)
+
     # --- during a rollout ---
 
     def begin(self) -> None:
@@ -72,6 +80,9 @@ class RewardWorker:
 
     def score(self, rollout: Rollout) -> Scored:
         """What the model says of the rollout that was watched."""
+        return replace(self._score(rollout), version=self.manager.version)
+
+    def _score(self, rollout: Rollout) -> Scored:
         ended = rollout.terminated | rollout.truncated
         if self.eager:
             return self._score_said(ended)

@@ -1,0 +1,268 @@
+"""The loop: watch what is judged, ask about a little of it, learn from the answers, and take over only if better."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from referee import files
+from referee.errors import RefereeError
+from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
+from referee.models import Artifact
+from referee.refine.book import MINED, Book, Sheet
+from referee.refine.labellers import Labeller
+from referee.refine.retrain import Base, Compared, Labelled, retrain
+from referee.refine.select import Candidates, choose
+
+POOL = 4096
+"""Judged frames from which questions are chosen, at most."""
+PER_LOOK = 512
+"""Of them, from one look."""
+RECENT = 3
+"""Rounds in which frames drawn evenly are held out, to compare models on; older ones are learned from."""
+HELD_OUT = 8
+"""So many of them, and so many answers to learn from, are needed before a model is retrained."""
+SHARES = {"random": 1 / 3, "firing": 1 / 3, "unsure": 1 / 6, "strange": 1 / 6}
+ROUNDS, VERSIONS, BOOK = "rounds.jsonl", "versions", "asked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefineOptions:
+    """How much is asked, and how it is learned."""
+
+    budget: int = 480
+    """Frames that somebody is asked about, in all."""
+    ask: int = 24
+    """Of them, in one round."""
+    steps: int = 80
+    """Optimiser steps of a retraining."""
+    lr: float = 1e-3
+    seconds_per_label: float = 2.0
+    """What an answer costs a person, for the account."""
+    seed: int = 0
+    threads: int = 0
+    """Of a retraining; 0 = the cores."""
+
+    def __post_init__(self) -> None:
+        if self.ask < 2 or self.budget < self.ask:
+            raise RefereeError(
+                f"refining asks about 2 frames or more, within its budget: not {self.ask} of {self.budget}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one round did."""
+
+    step: int
+    version: int
+    """Of the model that judges after it."""
+    asked: int
+    answered: int
+    """Answers in all by now, of frames that somebody was asked about."""
+    fooled: int
+    """Of the frames asked about now, those called a success that are none."""
+    missed: int
+    """And those called no success that are one."""
+    swapped: bool
+    compared: Compared | None
+    """The model before and the retrained one; None where none was retrained."""
+    seconds: dict[str, float]
+    """Of asking, training and auditing."""
+
+    @classmethod
+    def from_json(cls, line: str) -> Round:
+        """The inverse of `asdict` and `json.dumps`; ValueError, TypeError or KeyError if it is none."""
+        values = json.loads(line)
+        found = values["compared"]
+        pairs = found and {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        return cls(**{**values, "compared": pairs and Compared(**pairs)})
+
+    def numbers(self) -> dict[str, float]:
+        """Under their log names."""
+        plain = ("version", "asked", "answered", "fooled", "missed", "swapped")
+        found = {f"refine/{name}": float(getattr(self, name)) for name in plain}
+        if self.compared is not None:
+            for name in ("loss", "accuracy", "val_auroc"):
+                before, after = getattr(self.compared, name)
+                found |= {f"refine/{name}_before": before, f"refine/{name}_after": after}
+        return found | {f"time/refine_{name}": value for name, value in self.seconds.items()}
+
+
+class Refiner:
+    """Refines the model of a run, whose folder it keeps: asked/ (questions and answers), versions/, rounds.jsonl."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        folder: Path,
+        labeller: Labeller,
+        options: RefineOptions,
+        *,
+        mode: str,
+        task: str = "",
+        data: Path | None = None,
+        until: int | None = None,
+    ) -> None:
+        """mode: `terminal` or `per_step`. until: the step that the run is resumed from."""
+        self.artifact, self.options, self.folder = artifact, options, Path(folder)
+        self.version = int(artifact.provenance.get("refined", {}).get("version", 0))
+        self.book = Book(self.folder / BOOK, artifact.spec.cameras, task=task, until=until)
+        self.rounds = [each for each in read_rounds(self.folder) if until is None or each.step <= until]
+        self._base = Base.of(artifact, data)
+        self._labeller, self._mode = labeller, mode
+        self._pool: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
+        self._learned_from = 0
+
+    def take_version(self, version: int) -> Artifact:
+        """Go back to a version that took over earlier in this run."""
+        self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
+        return self.artifact
+
+    @property
+    def left(self) -> int:
+        """Frames that may still be asked about."""
+        return max(0, self.options.budget - self.book.asked)
+
+    def watch(
+        self, images: np.ndarray, summary: np.ndarray, probability: np.ndarray, truth: np.ndarray | None = None
+    ) -> None:
+        """See frames that were judged: uint8[n,V,H,W,3], f32[n,e], f32[n]; truth bool[n] from a simulation."""
+        if len(images):
+            self._pool.append((images, summary, probability, truth))
+        while sum(len(each[2]) for each in self._pool[1:]) >= POOL:
+            self._pool.pop(0)
+
+    def mine(self, images: np.ndarray, probability: np.ndarray, step: int) -> None:
+        """Take frames of a policy's first steps as failures, which nobody is asked about."""
+        sheet = self.book.add(Sheet(images, probability, (MINED,) * len(images), step, self.version))
+        self.book.answer(sheet, [False] * len(images), source="rule", who="first steps")
+
+    def round(self, step: int) -> Round | None:
+        """Ask, learn, compare; None where there is nothing to do. `artifact` is the better model afterwards."""
+        began = time.perf_counter()
+        sheet = self._ask(step)
+        asked = time.perf_counter()
+        learn, recent, ends = self._answers()
+        answers = len(learn) + len(recent)
+        enough = min(len(learn), len(recent)) >= HELD_OUT and len(np.unique(learn.labels)) == 2
+        if sheet is None and answers == self._learned_from:
+            return None
+        found = None
+        if enough and answers > self._learned_from:
+            found = retrain(
+                self.artifact, self._base, learn, recent, mode=self._mode, steps=self.options.steps, lr=self.options.lr,
+                seed=self.options.seed + 1000 * len(self.rounds), threads=self.options.threads,
+                ends=ends if self._mode == "terminal" else None,
+            )  # fmt: skip
+            self._learned_from = answers
+        fooled, missed = self._mistakes(sheet)
+        swapped = found is not None and found.compared.better
+        if swapped:
+            assert found is not None
+            self._take_over(found.artifact, step, answers)
+        done = Round(
+            step=step,
+            version=self.version,
+            asked=0 if sheet is None else len(sheet),
+            answered=sum(int((each.answers[~each.of(MINED)] != UNKNOWN).sum()) for each in self.book.sheets()),
+            fooled=fooled,
+            missed=missed,
+            swapped=swapped,
+            compared=None if found is None else found.compared,
+            seconds={"asking": asked - began, **({} if found is None else found.seconds)},
+        )
+        self.rounds.append(done)
+        lines = "".join(json.dumps(asdict(each)) + "\n" for each in self.rounds)
+        files.write_text(self.folder / ROUNDS, lines)
+        return done
+
+    def account(self, robot_seconds: float) -> dict[str, float]:
+        """What it cost so far, as plain numbers."""
+        labels = self.rounds[-1].answered if self.rounds else 0
+        return {
+            "labels": labels,
+            "label_minutes": labels * self.options.seconds_per_label / 60,
+            "seconds_per_label": self.options.seconds_per_label,
+            "robot_minutes": robot_seconds / 60,
+            "model_version": self.version,
+        }
+
+    def _ask(self, step: int) -> Sheet | None:
+        """Choose frames out of the pool, keep them, and have them answered; None where none are left to ask about."""
+        pool, self._pool = self._pool, []
+        count = min(self.options.ask, self.left)
+        if not pool or count < 2:
+            return None
+        images, summary, said = (np.concatenate([each[part] for each in pool]) for part in range(3))
+        assert self.artifact.reference is not None
+        frames = Candidates(said, self.artifact.reference.distance(summary), summary)
+        chosen = choose(
+            frames, count, threshold=self.artifact.calibration.threshold_in(self._mode), shares=SHARES,
+            random=np.random.default_rng((self.options.seed, step)), confirmed=self._confirmed(),
+        )  # fmt: skip
+        if len(chosen.rows) < 2:
+            return None
+        rows = chosen.rows
+        sheet = self.book.add(Sheet(images[rows], said[rows], chosen.reasons, step, self.version))
+        known = all(each[3] is not None for each in pool)
+        truth = np.concatenate([each[3] for each in pool if each[3] is not None])[rows] if known else None
+        self._labeller.ask(self.book, sheet, truth)
+        return self.book.sheets()[-1]
+
+    def _mistakes(self, sheet: Sheet | None) -> tuple[int, int]:
+        """How many frames of a sheet the present model wrongly calls a success, and how many it misses."""
+        if sheet is None:
+            return 0, 0
+        fires = sheet.probability >= self.artifact.calibration.threshold_in(self._mode)
+        return int((fires & (sheet.answers == FAILURE)).sum()), int((~fires & (sheet.answers == SUCCESS)).sum())
+
+    def _confirmed(self) -> np.ndarray | None:
+        """f32[m,e]: where the successes lie that somebody has confirmed."""
+        images = [sheet.images[sheet.answers == SUCCESS] for sheet in self.book.sheets()]
+        found = np.concatenate(images) if images else np.zeros(0)
+        return self.artifact.seen(found)[1] if len(found) else None
+
+    def _answers(self) -> tuple[Labelled, Labelled, Labelled]:
+        """Answered frames to learn from, recent ones to compare on, and all that were drawn evenly."""
+        sheets = self.book.sheets()
+        asked = [sheet for sheet in sheets if not sheet.of(MINED).all()]
+        held = {sheet.id for sheet in asked[-RECENT:]}
+        learn, recent, even = [], [], []
+        for sheet in sheets:
+            known, drawn = sheet.answers != UNKNOWN, sheet.of("random")
+            out = known & drawn if sheet.id in held else np.zeros(len(sheet), bool)
+            learn.append((sheet, known & ~out))
+            recent.append((sheet, out))
+            even.append((sheet, known & drawn))
+        return _labelled(learn), _labelled(recent), _labelled(even)
+
+    def _take_over(self, artifact: Artifact, step: int, answers: int) -> None:
+        self.version += 1
+        artifact.provenance["refined"] = {"version": self.version, "step": step, "answers": answers}
+        artifact.save(self.folder / VERSIONS / f"v{self.version}")
+        self.artifact = artifact
+
+
+def read_rounds(folder: Path) -> list[Round]:
+    """The rounds that a run wrote down."""
+    path = Path(folder) / ROUNDS
+    if not path.exists():
+        return []
+    try:
+        return [Round.from_json(line) for line in path.read_text().splitlines()]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RefereeError(f"{path} is cut off or broken ({error})") from error
+
+
+def _labelled(rows: list[tuple[Sheet, np.ndarray]]) -> Labelled:
+    images: list[Any] = [sheet.images[chosen] for sheet, chosen in rows if chosen.any()]
+    labels = [sheet.answers[chosen] for sheet, chosen in rows if chosen.any()]
+    if not images:
+        return Labelled(np.zeros((0, 1, 1, 1, 3), np.uint8), np.zeros(0, np.int64))
+    return Labelled(np.concatenate(images), np.concatenate(labels).astype(np.int64))

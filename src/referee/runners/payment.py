@@ -1,0 +1,150 @@
+"""The learned reward of a run: it pays, is watched without the truth, is compared with it, and is refined."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from referee.config.schema import RewardConfig
+from referee.models import Artifact
+from referee.models.contract import select_views
+from referee.refine.loop import PER_LOOK, Refiner, Round
+from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
+from referee.rl.rollout import Rollout
+from referee.workers.actor import ActorWorker
+from referee.workers.reward import RewardWorker
+
+_log = logging.getLogger(__name__)
+
+
+class Payment:
+    """Who pays for the steps of a policy, and who looks at that."""
+
+    def __init__(
+        self, config: RewardConfig, reward: RewardWorker, alarm: Alarm | None, refiner: Refiner | None, *, seed: int
+    ) -> None:
+        self.config, self.reward, self.alarm, self.refiner = config, reward, alarm, refiner
+        self.truth = TruthBeside()
+        self.swaps: list[int] = []
+        """Steps at which a better model took over."""
+        self._seed = seed
+
+    @property
+    def manager(self) -> RewardManager:
+        """What judges."""
+        return self.reward.manager
+
+    def pay(self, rollout: Rollout, actor: ActorWorker, step: int) -> dict[str, float]:
+        """Let the reward model say what a rollout is worth; the truth is only written down beside it.
+
+        step: of the training, at the rollout's end.
+        """
+        before = self.manager.seconds
+        torch.set_num_threads(actor.threads)  # the simulation does not need the cores now
+        try:
+            scored = self.reward.score(rollout)
+        finally:
+            torch.set_num_threads(1)
+        actor.update_rewards(rollout, scored, self.reward.options)
+        numbers = {
+            "time/compute_model_rewards": self._spent(before) / rollout.steps,
+            "reward/version": float(self.manager.version),
+        }
+        random = np.random.default_rng((self._seed, step))
+        if self.alarm is not None:
+            numbers |= self._watch(self.alarm, step, random)
+        self._offer(scored, rollout, random)
+        if scored.success is None:
+            return numbers
+        self.truth.reset()
+        self.truth.add(scored.success[scored.judged], rollout.success[scored.judged])
+        return numbers | self.truth.log()
+
+    def _spent(self, before: float) -> float:
+        return self.manager.seconds - before
+
+    def _watch(self, alarm: Alarm, step: int, random: np.random.Generator) -> dict[str, float]:
+        """Let the alarm look at some of the frames that were judged."""
+        start, was_quiet = time.perf_counter(), alarm.raised_at is None
+        images, rows = self.reward.sample(self.config.alarm.frames, random)
+        numbers = alarm.look(*self.manager.latest, images, rows, step) if len(rows) else {}
+        if was_quiet and alarm.raised_at is not None:
+            _log.warning(
+                "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "
+                "frames and train the model again",
+                f"{step:,}", alarm.reason(),
+            )  # fmt: skip
+        return {**numbers, "time/alarm": time.perf_counter() - start}
+
+    # --- refinement ---
+
+    def _offer(self, scored: Scored, rollout: Rollout, random: np.random.Generator) -> None:
+        """Show some of the judged frames to the refiner."""
+        if self.refiner is None or not self.refiner.left or self.reward.eager:
+            return
+        images, rows = self.reward.sample(PER_LOOK, random)
+        if len(rows):
+            summary, probability = self.manager.latest
+            truth = rollout.success[scored.judged]
+            self.refiner.watch(images, summary[rows], probability[rows], truth[rows])
+
+    def hear(self, pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
+        """The last states of evaluation episodes, right after they were judged."""
+        if self.refiner is not None and self.refiner.left:
+            views = np.asarray(select_views(pictures, self.manager.artifact.spec.cameras, self.reward.cameras))
+            self.refiner.watch(views if views.ndim == 5 else views[:, None], *self.manager.latest, truth)
+
+    def refine(self, step: int, iteration: int) -> Round | None:
+        """A round of questions and learning, where one is due; a better model pays from the next rollout on."""
+        refiner = self.refiner
+        if refiner is None or iteration % self.config.refine.interval:
+            return None
+        done = refiner.round(step)
+        if done is not None and done.swapped:
+            self._swap(refiner.artifact, step)
+        return done
+
+    def _swap(self, artifact: Artifact, step: int) -> None:
+        assert self.refiner is not None
+        self.reward.swap(artifact, self.refiner.version)
+        self.swaps.append(step)
+        if self.alarm is not None:
+            self.alarm.take(artifact)
+
+    # --- keeping ---
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """Everything that later verdicts depend on."""
+        state = {f"reward.{name}": value for name, value in self.reward.save_state().items()}
+        if self.alarm is not None:
+            state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
+        return state | {"payment.version": np.array(self.manager.version), "payment.swaps": np.array(self.swaps, int)}
+
+    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state; the model of that version is in the refiner's folder."""
+        version = int(state.get("payment.version", 0))
+        if self.refiner is not None and version:
+            self.reward.swap(self.refiner.take_version(version), version)
+            self.swaps = state["payment.swaps"].tolist()
+            if self.alarm is not None:
+                self.alarm.take(self.manager.artifact)
+        gate = _within(state, "reward.")
+        if gate:
+            self.reward.restore_state(gate)
+        watched = _within(state, "alarm.")
+        if self.alarm is not None and watched:
+            self.alarm.restore_state(watched)
+
+
+def refined_folder(run: Path) -> Path:
+    """Where a run keeps its questions, answers and versions."""
+    return run / "refine"
+
+
+def _within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
