@@ -11,7 +11,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 setup: $(VENV)/.installed .stamps/system
 
 demo: setup
-	$(BIN)/referee run demo
+	$(BIN)/referee demo
 
 test: check
 	$(BIN)/python -m pytest

@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--stochastic", action="store_true", help="with exploration noise")
     judge.set_defaults(verb=_eval)
 
+    demo = verbs.add_parser("demo", help="the whole story: a reward model is trained, fooled, caught and repaired")
+    demo.add_argument("overrides", nargs="*", help="key=value, as `referee config show demo` lists them")
+    demo.add_argument("--task", default="pick", choices=("pick", "push", "peg"), help="(default pick)")
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default demo)")
+    demo.set_defaults(verb=_demo)
+
     play = verbs.add_parser("play", help="film a policy")
     play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
     play.add_argument("--task", default="PickCube", help="Reach, PushCube, PickCube or PegInsertion")
@@ -166,6 +172,22 @@ def _reward_arguments(verbs: Any) -> None:
     score.add_argument("what", type=Path, nargs="+", help="pictures, a folder of them, or episodes")
     score.add_argument("--gif", type=Path, help="also write the frames with the verdict on them")
     score.set_defaults(verb=_score)
+
+    refine = verbs.add_parser("refine", help="repair a reward model by asking about what it judges")
+    refine_verbs = refine.add_subparsers(required=True, metavar="run|log")
+    again = refine_verbs.add_parser("run", help="on recorded episodes of the policy")
+    again.add_argument("artifact", type=Path, help="the directory of a trained model")
+    again.add_argument("episodes", type=Path, help="an episode store")
+    again.add_argument("--out", type=Path, required=True, help="questions, answers and better models go there")
+    again.add_argument("--labeller", default="terminal", choices=("terminal", "log", "truth"), help="(terminal)")
+    again.add_argument("--budget", type=int, default=96, help="frames to ask about (default 96)")
+    again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
+    again.add_argument("--data", type=Path, help="the model's own train.pt and val.pt (default: as it names them)")
+    again.set_defaults(verb=_refine_run)
+    explain = refine_verbs.add_parser("log", help="what a run asked, heard and learned")
+    explain.add_argument("run", type=Path, help="a run with reward.refine.enabled, or the --out of refine run")
+    explain.add_argument("--sheets", type=Path, help="draw the frames that were asked about there")
+    explain.set_defaults(verb=_refine_log)
 
     serve = verbs.add_parser("serve", help="score pictures over HTTP, for other processes")
     serve.add_argument("artifact", type=Path, help="the directory of a trained model")
@@ -350,6 +372,31 @@ def _score(arguments: argparse.Namespace) -> None:
     audit.score(arguments.artifact, arguments.what, Console(), gif=arguments.gif)
 
 
+def _refine_run(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.refine.loop import RefineOptions
+    from referee.runners import refine
+
+    refine.refine(
+        arguments.artifact,
+        arguments.episodes,
+        arguments.out,
+        Console(),
+        labeller=arguments.labeller,
+        options=RefineOptions(budget=arguments.budget, ask=arguments.ask),
+        data=arguments.data,
+    )
+
+
+def _refine_log(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import refine
+
+    refine.log(arguments.run, Console(), sheets=arguments.sheets)
+
+
 def _serve(arguments: argparse.Namespace) -> None:
     from referee.serving import serve
 
@@ -369,6 +416,18 @@ def _eval(arguments: argparse.Namespace) -> None:
     outcomes = judge(arguments.checkpoint, arguments.episodes, seed=arguments.seed, stochastic=arguments.stochastic)
     print(f"success at the end   {outcomes.rate()}")
     print(f"success at any time  {outcomes.rate(once=True)}")
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    import json
+
+    from referee.runners.demo import SHORT, clear
+
+    clear(arguments.out)
+    given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
+    arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]
+    arguments.config_path = arguments.config_name = None
+    _run(arguments)
 
 
 def _play(arguments: argparse.Namespace) -> None:

@@ -255,8 +255,8 @@ def _scores(judged: Sequence[Judged], operating: Operating) -> tuple[dict[str, A
     return {
         "ids": [each.id for each in taken],
         "sizes": [len(each.labels) for each in taken],
-        "logits": _base64(small.tobytes()),
-        "labels": _base64(labels.tobytes()),
+        "logits": base64_of(small.tobytes()),
+        "labels": base64_of(labels.tobytes()),
         "threshold": float(logit(operating.threshold)),
         "k": operating.gate_k,
         "n": operating.gate_n,
@@ -280,10 +280,10 @@ def _small(image: np.ndarray) -> np.ndarray:
 def _image(image: np.ndarray) -> str:
     data = io.BytesIO()
     Image.fromarray(image).save(data, "JPEG", quality=86, subsampling=0, optimize=True)
-    return f"data:image/jpeg;base64,{_base64(data.getvalue())}"
+    return f"data:image/jpeg;base64,{base64_of(data.getvalue())}"
 
 
-def _base64(data: bytes) -> str:
+def base64_of(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from referee import files
 from referee.audit import svg
-from referee.audit.report import _base64
+from referee.audit.report import base64_of
 from referee.audit.words import percent
 from referee.errors import RefereeError
 from referee.metrics import Rate
@@ -304,7 +304,7 @@ def _film(name: str, path: Path) -> str:
         return f"<p>The film of “{name}” is not there.</p>"
     if len(data) > MOST_FILM:
         return f"<p>The film of “{name}” is too large to be shown here ({len(data) / 1e6:.1f} MB).</p>"
-    return f'<figure><img src="data:image/gif;base64,{_base64(data)}" alt=""><figcaption>{name}</figcaption></figure>'
+    return f'<figure><img src="data:image/gif;base64,{base64_of(data)}" alt=""><figcaption>{name}</figcaption></figure>'
 
 
 def _links(links: Mapping[str, str]) -> str:
@@ -317,7 +317,7 @@ def _picture(views: np.ndarray, caption: str) -> str:
     data = io.BytesIO()
     Image.fromarray(np.concatenate(list(views), axis=1)).save(data, "PNG", optimize=True)
     size = f'width="{SHOWN * len(views)}" height="{round(SHOWN * views.shape[1] / views.shape[2])}"'
-    picture = f'<img class="pixels" src="data:image/png;base64,{_base64(data.getvalue())}" {size} alt="">'
+    picture = f'<img class="pixels" src="data:image/png;base64,{base64_of(data.getvalue())}" {size} alt="">'
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 

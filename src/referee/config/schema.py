@@ -120,7 +120,9 @@ class RunnerConfig:
         True, "write a film of some episodes", only_if="recipe=evaluate or recipe=demo or recipe=train_policy"
     )
     film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
-    max_steps: int = key(1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy")
+    max_steps: int = key(
+        1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy or recipe=demo"
+    )
     max_minutes: float | None = key(
         None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
     )
@@ -455,11 +457,14 @@ class RefineConfig:
         choices=("truth", "terminal", "log"),
         only_if="enabled",
     )
-    budget: int = key(480, "frames that are asked about, in all", low=2, only_if="enabled")
+    budget: int = key(480, "frames that are asked about, in all; 0 = nobody is asked", low=0, only_if="enabled")
     ask: int = key(24, "of them, in one round", low=2, only_if="enabled")
     interval: int = key(5, "iterations between rounds", low=1, only_if="enabled")
     steps: int = key(80, "optimiser steps of a retraining", low=1, only_if="enabled")
     lr: float = key(1e-3, "learning rate of a retraining", low=0, only_if="enabled")
+    mine: int = key(
+        0, "frames of the policy's first steps, which are taken as failures before it learns", low=0, only_if="enabled"
+    )
     data: str | None = key(
         None, "folder with the train.pt and val.pt of the model; null = those that it names", only_if="enabled"
     )

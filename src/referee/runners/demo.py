@@ -1,101 +1,326 @@
-"""Recipe: the way of the data, in minutes: tasks, experts, episodes, a reward model, and how far it can be trusted."""
+"""Recipe: the whole story in one command: a reward model is trained, fooled, caught and repaired."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from referee.config import Loaded, PandaEnvConfig
-from referee.envs.panda.env import PandaVectorEnv
+from referee import __version__
+from referee.audit.story import Arm, Card, Fooled, Stage, Story, headline, write_story
+from referee.config import Config, Loaded
 from referee.envs.panda.tasks import TASKS
-from referee.envs.policies import make_policy
-from referee.episodes import EpisodeStore, Meta
-from referee.episodes.recorder import Recorder
+from referee.episodes import EpisodeStore
+from referee.errors import RefereeError
 from referee.files import write_json
+from referee.metrics.ranking import auroc
+from referee.metrics.rates import Rate
+from referee.models import Artifact
+from referee.models.contract import select_views
 from referee.pictures import save_gif
+from referee.rl.policy import Player
 from referee.runners import episodes
+from referee.runners.arms import Course, Verdicts, arm_config, judge, learn, record_experts, weak_config, weak_policy
 from referee.runners.audit import audit
-from referee.runners.rollout import FilmMaker, Outcomes, roll_out
+from referee.runners.rollout import FilmMaker, roll_out
 from referee.runners.rundir import open_run
 from referee.runners.sheet import task_sheet
 from referee.runners.train_reward import train_and_calibrate
+from referee.runners.training import Training
+from referee.sim.scene import CONTROL_HZ
 from referee.training.data import DataOptions
 from referee.training.recipe import TrainOptions
 
-NOISES = (0.0, 0.3, 0.6)
-RECORDED_NOISE, RECORDED_SEED, FRESH_SEED = 0.6, 7, 100_007
-MOST_EPISODES = 96
+FOLDER, REPORT = Path("demo"), "report.html"
+SHORT = {"pick": "PickCube", "push": "PushCube", "peg": "PegInsertion"}
+DATA_SEED, FRESH_SEED, JUDGE_SEED = 7, 100_007, 3_000_000
+EPISODES = 256
+"""Of each evaluation at the end."""
+FILM_PIXELS = 180
+REFINE = ["reward.refine.enabled=true", "reward.refine.interval=4"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The last states of some episodes: what was seen, and whether it was a success."""
+
+    images: np.ndarray
+    """uint8[n,V,H,W,3]"""
+    truth: np.ndarray
+    """bool[n]"""
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """An arm that has been trained and judged."""
+
+    arm: Arm
+    artifact: Artifact
+    """The model that judged at its end."""
+    ends: Ends
+    account: Mapping[str, float]
+
+
+class Stages:
+    """What was done, and how long it took."""
+
+    def __init__(self, console: Console) -> None:
+        self.done: list[Stage] = []
+        self._console = console
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Callable[[str], None]]:
+        """Announce a stage; what is said in it is its summary."""
+        self._console.print(f"\n[bold]{len(self.done) + 1}. {name}[/]")
+        said: list[str] = []
+        start = time.perf_counter()
+        yield said.append
+        seconds = time.perf_counter() - start
+        self.done.append(Stage(name, seconds, " ".join(said)))
+        for line in said:
+            self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(f"{seconds:.0f} s", style="dim")
 
 
 def demo(loaded: Loaded) -> None:
-    """Every task: its pictures, a film of its expert, and how often the expert succeeds as noise grows."""
-    runner, env_config = loaded.config.runner, loaded.config.env.eval
-    assert env_config is not None  # the recipe needs it, so the configuration was checked for it
-    console = Console()
-    folder = open_run(loaded)
-    console.print(f"[bold]Referee[/] — the embedded Panda and its {len(TASKS)} tasks\n")
-    results: dict[str, list[Outcomes]] = {}
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("experts", total=len(TASKS) * (len(NOISES) * runner.num_episodes))
-        for name in TASKS:
-            env = PandaVectorEnv(replace(env_config, task=name))
-            results[name] = []
-            for noise in NOISES:
-                film = FilmMaker(env, runner.film_episodes) if runner.film and not noise else None
-                outcomes = roll_out(
-                    env,
-                    make_policy(env, "expert", noise=noise, seed=runner.seed),
-                    runner.num_episodes,
-                    seed=runner.seed,
-                    watch=film,
-                    progress=lambda n: progress.advance(bar, n),
-                )
-                results[name].append(outcomes)
-                if film is not None:
-                    save_gif(folder / f"{name}.gif", film.frames())
-            env.close()
-    task_sheet(folder / "tasks.png", env_config, seed=runner.seed)
-    console.print(f"Scripted experts: success at the end of {runner.num_episodes} episodes")
+    """Collect, train, audit; let a policy learn from the model as it is and refined; tell what happened."""
+    config, console = loaded.config, Console()
+    runner, env = config.runner, config.env.eval
+    assert env is not None  # the recipe needs it, so the configuration was checked for it
+    folder, task, seed = open_run(loaded), env.task, runner.seed
+    console.print(f"[bold]Referee[/]: a reward model for {task}, trained, put to the test and repaired")
+    task_sheet(folder / "tasks.png", env, seed=seed)
+    stages = Stages(console)
+    with stages.stage("Collect") as say:
+        store = record_experts(task, runner.num_episodes, folder / "episodes", seed=DATA_SEED + seed)
+        wins = sum(bool(row.success_at_end) for row in store.rows.values())
+        say(f"{len(store)} episodes of a scripted expert that stumbles; {wins} of them end in success.")
+        episodes.view(folder / "episodes", folder / "episodes.png")
+    with stages.stage("Dataset and training") as say:
+        artifact = train_and_calibrate(
+            TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward"),
+            console,
+            target=0.05,
+        )
+        frozen = Artifact.load(artifact)
+        val = frozen.provenance["val"]
+        say(
+            f"A ResNet10 learned from {frozen.provenance['frames']['train']:,} frames; on validation frames its AUROC "
+            f"is {val['auroc']:.3f} and {val['accuracy']:.1%} of its answers are right."
+        )
+    with stages.stage("Audit") as say:
+        record_experts(task, runner.num_episodes, folder / "fresh", seed=FRESH_SEED + seed)
+        audit(artifact, folder / "fresh", console, out=folder / "audit")
+        say(_audited(folder / "audit" / "metrics.json"))
+    with stages.stage("A weak policy") as say:
+        start = weak_policy(weak_config(task, seed, *_threads(config)), folder / "start")
+        say(
+            f"{start.steps:,} steps of PPO with the simulation's own dense reward: true success "
+            f"{start.outcomes.rate().share:.0%}. From here on, only the reward model pays."
+        )
+        start.close()
+    arms: list[Finished] = []
+    for name, more in (("frozen reward model", []), ("with refinement", REFINE)):
+        with stages.stage(f"PPO, {name}") as say:
+            wanted = arm_config(
+                task, seed, folder / "start", artifact, f"runner.max_steps={runner.max_steps}", *_threads(config), *more
+            )
+            arms.append(_arm(name, wanted, folder / name.replace(" ", "_"), console, film=runner.film))
+            say(_learned(arms[-1].arm))
+    story = _story(loaded, task, store, frozen, stages, arms)
+    write_story(folder / REPORT, story)
+    write_json(folder / "result.json", {each.arm.name: _numbers(each) for each in arms})
+    _say_goodbye(console, folder, story, arms)
+
+
+def _threads(config: Config) -> list[str]:
+    threads = config.env.eval.num_threads if config.env.eval is not None else 0
+    return [f"env.train.num_threads={threads}", f"env.eval.num_threads={threads}"]
+
+
+def _arm(name: str, config: Config, folder: Path, console: Console, *, film: bool) -> Finished:
+    """Train and judge one arm."""
+    began = time.perf_counter()
+    run = Training(config, folder)
+    run.warm_start(console)
+    payment = run.payment
+    assert payment is not None
+    before = judge(run, EPISODES, seed=JUDGE_SEED)
+    columns = (TextColumn("{task.completed:>9,.0f} steps"), BarColumn(bar_width=12), TextColumn("{task.description}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        bar = progress.add_task("", total=config.runner.max_steps)
+        course = learn(run, lambda _: progress.update(bar, completed=run.steps, description=run.line()))
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def keep(pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
+        views = np.asarray(select_views(pictures, payment.manager.artifact.spec.cameras, payment.reward.cameras))
+        seen.append((views if views.ndim == 5 else views[:, None], truth))
+
+    after = judge(run, EPISODES, seed=JUDGE_SEED, tell=keep)
+    account = {} if payment.refiner is None else payment.refiner.account(run.steps / CONTROL_HZ)
+    minutes = (time.perf_counter() - began) / 60
+    arm = _as_arm(name, run, course, before, after, int(account.get("labels", 0)), minutes)
+    if film:
+        _film(run, folder / "film.gif")
+    ends = Ends(np.concatenate([images for images, _ in seen]), np.concatenate([truth for _, truth in seen]))
+    found = Finished(arm, payment.manager.artifact, ends, account)
+    run.close()
+    return found
+
+
+def _as_arm(
+    name: str, run: Training, course: Course, before: Verdicts, after: Verdicts, labels: int, minutes: float
+) -> Arm:
+    assert run.payment is not None
+    alarm = run.payment.alarm
+    return Arm(
+        name, course.steps, course.true, course.model, None if alarm is None else alarm.first_at, run.payment.swaps,
+        before.true, after.true, after.model, labels, minutes, run.folder / "film.gif",
+    )  # fmt: skip
+
+
+def _film(run: Training, path: Path) -> None:
+    world = run.eval_env.unwrapped
+    film = FilmMaker(world, 2, pixels=FILM_PIXELS)  # type: ignore[arg-type]
+    player = Player(run.policy, run.eval_env)
+    roll_out(run.eval_env, player, 2, seed=JUDGE_SEED, watch=film, observe=player.see)
+    save_gif(path, film.frames()[::2], fps=10)
+
+
+def _story(
+    loaded: Loaded, task: str, store: EpisodeStore, frozen: Artifact, stages: Stages, arms: list[Finished]
+) -> Story:
+    """What happened, for the page."""
+    first, last = arms[0], arms[-1]
+    said = [each.judge(first.ends.images).probability for each in (frozen, last.artifact)]
+    assert said[0] is not None and said[1] is not None
+    threshold = frozen.calibration.threshold_in("terminal")
+    rows = np.flatnonzero((said[0] >= threshold) & ~first.ends.truth)
+    rows = rows[np.argsort(-said[0][rows], kind="stable")][:6]
+    step = first.arm.steps[-1]
+    fooled = [Fooled(first.ends.images[i], float(said[0][i]), float(said[1][i]), step) for i in rows]
+    both = Ends(*(np.concatenate([getattr(each.ends, name) for each in arms]) for name in ("images", "truth")))
+    cards = [_card(name, each, both) for name, each in (("before refinement", frozen), ("after", last.artifact))]
+    account = last.account
+    return Story(
+        task=task,
+        task_words=TASKS[task].description,
+        stages=stages.done,
+        arms=[each.arm for each in arms],
+        fooled=fooled,
+        cards=cards,
+        labels=int(account["labels"]),
+        label_minutes=account["label_minutes"],
+        seconds_per_label=account["seconds_per_label"],
+        robot_minutes=account["robot_minutes"],
+        examples=_examples(store, frozen),
+        links={
+            "the audit's full report card": "audit/report.html",
+            "the episodes that the model learned from": "episodes.png",
+            "numbers": "result.json",
+        },
+        facts={
+            "seed": str(loaded.config.runner.seed),
+            "evaluation": f"{EPISODES} fresh episodes, the policy's mean action",
+            "Referee": __version__,
+            "Python, PyTorch": f"{platform.python_version()}, {torch.__version__}",
+            "CPU cores": str(os.cpu_count()),
+        },
+    )
+
+
+def _card(name: str, artifact: Artifact, ends: Ends) -> Card:
+    """How far a model can be trusted on what the policies do."""
+    said = artifact.judge(ends.images).probability
+    assert said is not None
+    fires, truth = said >= artifact.calibration.threshold_in("terminal"), ends.truth
+    mixed = 0 < truth.sum() < len(truth)
+    return Card(name, {
+        "frames": f"last states of {len(truth)} episodes of both policies",
+        "right answers": str(Rate(int((fires == truth).sum()), len(truth))),
+        "AUROC": f"{auroc(truth.astype(int), said):.3f}" if mixed else "–",
+        "failing episodes paid": f"{int((fires & ~truth).sum())} of {int((~truth).sum())}",
+        "successes detected": f"{int((fires & truth).sum())} of {int(truth.sum())}",
+    })  # fmt: skip
+
+
+def _examples(store: EpisodeStore, artifact: Artifact) -> list[tuple[str, np.ndarray]]:
+    """A success and a failure of the recorded episodes, with what the model says of each."""
+    found = []
+    for wanted, word in ((True, "A success"), (False, "A failure")):
+        for episode in store:
+            if episode.success_at_end is wanted:
+                image = np.stack([episode.view(camera)[-1] for camera in artifact.spec.cameras])
+                said = artifact.judge(image[None]).probability
+                assert said is not None
+                found.append((f"{word}: the model says {said[0]:.2f}", image))
+                break
+    return found
+
+
+def _audited(path: Path) -> str:
+    """The verdict of the audit in a sentence."""
+    values = json.loads(path.read_text())
+    counts = values["counts"]
+    return (
+        f"On {counts['episodes']} fresh episodes of the same expert its AUROC is "
+        f"{values['metrics']['auroc']['value']:.3f}. But the policy will show it other frames."
+    )
+
+
+def _learned(arm: Arm) -> str:
+    caught = "the alarm stayed silent" if arm.alarm_at is None else f"the alarm was raised at step {arm.alarm_at:,}"
+    asked = f" {arm.labels} frames were asked about, {len(arm.swaps)} better models took over." if arm.labels else ""
+    true = f"True success {arm.start.share:.0%} → {arm.end.share:.0%}"
+    return f"{true}; the model says {arm.end_model:.0%}; {caught}.{asked}"
+
+
+def _numbers(found: Finished) -> dict[str, object]:
+    arm = found.arm
+    return {
+        "start": arm.start.share, "end": arm.end.share, "end_interval": list(arm.end.interval),
+        "model_at_end": arm.end_model, "alarm_at": arm.alarm_at, "swaps": list(arm.swaps), "minutes": arm.minutes,
+        "account": dict(found.account),
+    }  # fmt: skip
+
+
+def _say_goodbye(console: Console, folder: Path, story: Story, arms: list[Finished]) -> None:
+    console.print(f"\n{headline(story)}\n", soft_wrap=True, highlight=False, markup=False)
     table = Table()
-    table.add_column("task")
-    for noise in NOISES:
-        table.add_column(f"noise {noise:g}", justify="right")
-    for name, outcomes_by_noise in results.items():
-        table.add_row(name, *(f"{100 * each.rate().share:.0f} %" for each in outcomes_by_noise))
+    for name in ("", "true success before", "after [95 %]", "the model says", "gap, points", "labels", "minutes"):
+        table.add_column(name, justify="left" if not name else "right")
+    for each in arms:
+        arm = each.arm
+        low, high = arm.end.interval
+        table.add_row(
+            arm.name, f"{arm.start.share:.0%}", f"{arm.end.share:.0%} [{low:.0%}, {high:.0%}]", f"{arm.end_model:.0%}",
+            f"{100 * arm.gap:+.0f}", str(arm.labels), f"{arm.minutes:.1f}",
+        )  # fmt: skip
     console.print(table)
-    write_json(folder / "result.json", {n: [o.summary() for o in each] for n, each in results.items()})
-    count = min(MOST_EPISODES, max(32, 3 * runner.num_episodes))
-    console.print(f"\n[bold]Recording[/] {count} episodes of PickCube, with an expert that stumbles")
-    _record(folder / "episodes", env_config, count, RECORDED_SEED)
-    episodes.ls(folder / "episodes", console, rows=3)
-    episodes.view(folder / "episodes", folder / "episodes.png")
-    console.print("\n[bold]A reward model[/] that sees success in single frames")
-    artifact = train_and_calibrate(
-        TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward"), console, target=0.05
-    )
-    console.print(f"\n[bold]An audit[/] on {count} episodes that it has not seen")
-    _record(folder / "fresh", env_config, count, FRESH_SEED)
-    audit(artifact, folder / "fresh", console, out=folder / "report")
-    console.print(f"\npictures  {folder / 'tasks.png'}, {folder / 'episodes.png'}")
-    if runner.film:
-        console.print(f"films     {folder}/<task>.gif")
-    console.print(f"numbers   {folder / 'result.json'}, {folder / 'report/metrics.json'}")
-    console.print(f"episodes  {folder / 'episodes'}      model  {artifact}", soft_wrap=True)
+    total = sum(stage.seconds for stage in story.stages)
+    console.print(f"\n{total / 60:.1f} minutes in all. Open {folder / REPORT} for the story with pictures and films.")
     console.print(
-        f"\nNext: open {folder / 'report/report.html'}   ·   referee run panda_ppo_mlp_resnet_reward "
-        f"reward.model.model_path={artifact}   ·   referee config list   ·   referee doctor",
-        soft_wrap=True,
-        highlight=False,
-    )
+        f"Next: referee refine log {folder / 'with_refinement'}   ·   referee config list   ·   referee doctor",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
 
 
-def _record(folder: Path, config: PandaEnvConfig, count: int, seed: int) -> None:
-    """Episodes of a stumbling expert."""
-    env = PandaVectorEnv(replace(config, task="PickCube", num_envs=min(16, count)))
-    recorder = Recorder(env, lambda: EpisodeStore(folder), meta=Meta(task="PickCube", source="expert"))
-    roll_out(recorder, make_policy(env, "expert", noise=RECORDED_NOISE, seed=seed), count, seed=seed)
-    recorder.close()
+def clear(folder: Path) -> None:
+    """Make room for a demo: what an earlier one left is removed, anything else is refused."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "tasks.png").exists()):
+        raise RefereeError(f"{folder} is there, and no earlier demo: choose another --out")
+    shutil.rmtree(folder)

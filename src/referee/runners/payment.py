@@ -11,14 +11,18 @@ import numpy as np
 import torch
 
 from referee.config.schema import RewardConfig
+from referee.envs import RefereeVectorEnv
 from referee.models import Artifact
 from referee.models.contract import select_views
 from referee.refine.loop import PER_LOOK, Refiner, Round
 from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
+from referee.rl.policy import Player
 from referee.rl.rollout import Rollout
 from referee.workers.actor import ActorWorker
 from referee.workers.reward import RewardWorker
 
+MINED_STEPS = 8
+"""Steps of an episode in which no task can be done."""
 _log = logging.getLogger(__name__)
 
 
@@ -96,17 +100,23 @@ class Payment:
     def hear(self, pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
         """The last states of evaluation episodes, right after they were judged."""
         if self.refiner is not None and self.refiner.left:
-            views = np.asarray(select_views(pictures, self.manager.artifact.spec.cameras, self.reward.cameras))
-            self.refiner.watch(views if views.ndim == 5 else views[:, None], *self.manager.latest, truth)
+            self.refiner.watch(self._views(pictures), *self.manager.latest, truth)
+
+    def _views(self, pictures: Mapping[str, np.ndarray]) -> np.ndarray:
+        """uint8[n,V,H,W,3]: what the model looks at."""
+        views = np.asarray(select_views(pictures, self.manager.artifact.spec.cameras, self.reward.cameras))
+        return views if views.ndim == 5 else views[:, None]
 
     def refine(self, step: int, iteration: int) -> Round | None:
         """A round of questions and learning, where one is due; a better model pays from the next rollout on."""
-        refiner = self.refiner
-        if refiner is None or iteration % self.config.refine.interval:
-            return None
-        done = refiner.round(step)
+        due = self.refiner is not None and iteration % self.config.refine.interval == 0
+        return self._round(step) if due else None
+
+    def _round(self, step: int) -> Round | None:
+        assert self.refiner is not None
+        done = self.refiner.round(step)
         if done is not None and done.swapped:
-            self._swap(refiner.artifact, step)
+            self._swap(self.refiner.artifact, step)
         return done
 
     def _swap(self, artifact: Artifact, step: int) -> None:
@@ -115,6 +125,27 @@ class Payment:
         self.swaps.append(step)
         if self.alarm is not None:
             self.alarm.take(artifact)
+
+    def mine(self, env: RefereeVectorEnv, player: Player, seed: int) -> None:
+        """Take frames of the policy's first steps in an environment as failures, and learn from them.
+
+        Nobody is asked: in so few steps no task is done. The frames are spread over the first `MINED_STEPS`.
+        """
+        refiner, wanted = self.refiner, self.config.refine.mine
+        if refiner is None or not wanted:
+            return
+        observation, _ = env.reset(seed=seed)
+        images, said = [], []
+        for _ in range(MINED_STEPS):
+            player.see(observation)
+            observation, *_ = env.step(player())
+            pictures = env.render_cameras(cameras=self.reward.cameras)
+            images.append(self._views(pictures))
+            verdict = self.manager.judge(pictures, cameras=self.reward.cameras)
+            said.append(np.asarray(verdict.probability))
+        rows = np.linspace(0, len(images) * env.num_envs - 1, wanted).round().astype(int)
+        refiner.mine(np.concatenate(images)[rows], np.concatenate(said)[rows], 0)
+        self._round(0)
 
     # --- keeping ---
 

@@ -15,6 +15,9 @@ from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
 from referee.rewards import RewardManager, TruthBeside
 
+Tell = Callable[[Mapping[str, np.ndarray], np.ndarray], None]
+"""Hears of pictures {camera: [n,…]} that were judged, and of the truth bool[n] about them."""
+
 
 @dataclass
 class Outcomes:
@@ -102,9 +105,8 @@ class SecondOpinion:
         self,
         manager: RewardManager,
         cameras: tuple[str, ...],
-        tell: Callable[[Mapping[str, np.ndarray], np.ndarray], None] | None = None,
+        tell: Tell | None = None,
     ) -> None:
-        """tell: hears of the pictures that were judged, and of the truth bool[n] about them."""
         self.truth = TruthBeside()
         self._manager, self._cameras, self._tell = manager, cameras, tell
 

@@ -35,6 +35,7 @@ EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
 SEEDS_PER_RUN = 10_000
 DEMO_SEED = 1_500_000
+MINE_SEED = 1_800_000
 
 
 @dataclass
@@ -81,7 +82,12 @@ class Training:
         return None if self.payment is None else self.payment.alarm
 
     def warm_start(self, console: Console) -> None:
-        """Take over a policy, or look at the first states; clone demonstrations if asked to."""
+        """Take over a policy, or look at the first states; clone demonstrations and mine failures if asked to."""
+        self._first_policy(console)
+        if self.payment is not None and self.config.reward.refine.mine:
+            self.payment.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
+
+    def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
             return
         if self.policy.norm is not None and self.config.algorithm.normalise_observations:

@@ -1,0 +1,158 @@
+"""The arms of a comparison: a weak policy to start from, and what becomes of it under one reward or another."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from referee.config import Config, PandaEnvConfig, load
+from referee.config.schema import RandomiseConfig
+from referee.envs import make_vec
+from referee.envs.policies import make_policy
+from referee.episodes import EpisodeStore, Meta
+from referee.episodes.recorder import Recorder
+from referee.metrics.rates import Rate
+from referee.rl.policy import Player
+from referee.runners.rollout import SecondOpinion, Tell, roll_out
+from referee.runners.training import Training
+
+WEAK = 0.27
+"""True success at which a weak policy is taken, on `LOOK` episodes: on others it will be about 20 to 40 %."""
+LOOK = 128
+NOISE = (0.2, 1.4)
+"""Of scripted experts that stumble, from the steadiest episode to the wildest."""
+QUIET = Console(file=io.StringIO())
+
+
+@dataclass
+class Course:
+    """How a training went, an entry per iteration, of its own episodes."""
+
+    steps: list[int] = field(default_factory=list)
+    true: list[float] = field(default_factory=list)
+    """True success; nan where no episode ended."""
+    model: list[float] = field(default_factory=list)
+    """What the reward model said of the same episodes."""
+
+    def add(self, step: int, numbers: dict[str, float]) -> None:
+        """Take the numbers of an iteration."""
+        self.steps.append(step)
+        self.true.append(numbers.get("reward/true_success", np.nan))
+        self.model.append(numbers.get("reward/model_success", np.nan))
+
+    def gap(self, iterations: int) -> float:
+        """What the model said above the truth in the last iterations, a share; not above it is negative."""
+        return float(np.nanmean(np.subtract(self.model, self.true)[-iterations:]))
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A policy on fresh episodes: what is true of their ends, and what the reward model says."""
+
+    true: Rate
+    model: float
+    """A share; nan without a model."""
+
+    @property
+    def gap(self) -> float:
+        """A share."""
+        return self.model - self.true.share
+
+    def __str__(self) -> str:
+        low, high = self.true.interval
+        said = "" if np.isnan(self.model) else f", model {self.model:.0%}"
+        return f"{self.true.share:.0%} [{low:.0%}, {high:.0%}]{said}"
+
+
+def record_experts(
+    task: str, count: int, folder: Path, *, seed: int, cameras: Sequence[str] = ("front", "side"), camera: float = 0.0
+) -> EpisodeStore:
+    """So many episodes, or a few more, of a scripted expert that stumbles, each with a noise of its own.
+
+    camera: how strongly the views jitter from episode to episode.
+    """
+    looks = RandomiseConfig(camera=camera)
+    blocks = -(-count // 64)
+    env = make_vec(PandaEnvConfig(task=task, num_envs=-(-count // blocks), cameras=tuple(cameras), randomise=looks))
+    recorder = Recorder(env, lambda: EpisodeStore(folder), meta=Meta(task=task, source="expert"))
+    random, left = np.random.default_rng(seed), count
+    expert = make_policy(env, "expert")
+    recorder.reset(seed=seed)
+    noises = random.permutation(np.linspace(*NOISE, count)).astype(np.float32)
+    while left > 0:
+        noise = np.resize(noises[count - left :], env.num_envs)[:, None]
+        for _ in range(env.max_episode_steps):
+            actions = expert()
+            recorder.step(np.clip(actions + noise * random.standard_normal(actions.shape, dtype=np.float32), -1, 1))
+        left -= env.num_envs
+    recorder.close()
+    return EpisodeStore(folder)
+
+
+def weak_policy(config: Config, folder: Path, *, success: float = WEAK) -> Training:
+    """PPO with the dense reward, stopped at the wanted true success; the last checkpoint in `folder` is the policy."""
+    run = Training(config, folder)
+    run.warm_start(QUIET)
+    while not run.finished():
+        if not run.iterate().get("env/success_at_end"):
+            continue  # with noise nothing succeeds yet
+        run.evaluate()
+        if run.outcomes.rate().share >= success:
+            break
+    run.save()
+    return run
+
+
+def weak_config(task: str, seed: int, *more: str) -> Config:
+    """The configuration that a weak policy comes from."""
+    return load("panda_ppo_mlp", _lines(task, seed, f"runner.eval_episodes={LOOK}", *more)).config
+
+
+def arm_config(task: str, seed: int, start: Path, artifact: Path, *more: str) -> Config:
+    """The configuration of an arm: a weak policy that is paid by a reward model, at the end of episodes."""
+    lines = [
+        f"actor.model.model_path={start}", f"reward.model.model_path={artifact}", "runner.eval_episodes=64",
+        "actor.model.start_log_std=-1.5",
+    ]  # fmt: skip
+    return load("panda_ppo_mlp_resnet_reward", _lines(task, seed, *lines, *more)).config
+
+
+def _lines(task: str, seed: int, *more: str) -> list[str]:
+    return [f"env.train.task={task}", f"runner.seed={seed}", *more]
+
+
+def learn(run: Training, tell: Callable[[dict[str, float]], None] | None = None) -> Course:
+    """Train to the end, with an evaluation as often as the configuration says."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    course = Course()
+    try:
+        while not run.finished():
+            numbers = run.iterate()
+            course.add(run.steps, numbers)
+            if run.iteration % run.config.runner.eval_interval == 0:
+                run.evaluate()
+            if tell is not None:
+                tell(numbers)
+        run.save()
+    finally:
+        torch.set_num_threads(threads)
+    return course
+
+
+def judge(run: Training, episodes: int, *, seed: int, noise: bool = False, tell: Tell | None = None) -> Verdicts:
+    """The policy of a run on fresh episodes, with the mean action or with the noise of exploration.
+
+    tell: hears of the pictures that the reward model judged, and of the truth about them.
+    """
+    player = Player(run.policy, run.eval_env, noise_seed=1 if noise else None)
+    second = None if run.reward is None else SecondOpinion(run.reward.manager, run.reward.cameras, tell)
+    found = roll_out(run.eval_env, player, episodes, seed=seed, observe=player.see, watch=second)
+    said = float("nan") if second is None else second.truth.log("x")["x/model_success"]
+    return Verdicts(found.rate(), said)

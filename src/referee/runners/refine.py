@@ -1,0 +1,131 @@
+"""Recipes of refinement: repair a model on recorded episodes, and explain afterwards what a run asked and learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from referee.audit.judged import views
+from referee.datasets.source import resolve
+from referee.episodes import EpisodeStore
+from referee.errors import RefereeError
+from referee.labels.log import SUCCESS, UNKNOWN, LabelLog
+from referee.models import Artifact
+from referee.refine.book import MINED, Book
+from referee.refine.labellers import LABELLERS, save_sheet
+from referee.refine.loop import BOOK, POOL, ROUNDS, VERSIONS, RefineOptions, Refiner, Round, read_rounds
+from referee.runners.payment import refined_folder
+
+
+def refine(
+    artifact: Path,
+    episodes: Path,
+    out: Path,
+    console: Console,
+    *,
+    labeller: str = "terminal",
+    options: RefineOptions | None = None,
+    data: Path | None = None,
+) -> Path | None:
+    """Ask about frames of recorded episodes, round by round, until the budget is used; returns the better artifact."""
+    options = options or RefineOptions(budget=96)
+    if (out / ROUNDS).exists():
+        raise RefereeError(f"{out} holds a refinement already: choose another --out")
+    model = Artifact.load(artifact)
+    if model.reference is None:
+        raise RefereeError(f"{artifact} holds no reference of its training frames, so it cannot say what is strange")
+    store = EpisodeStore(episodes, create=False)
+    refiner = Refiner(model, out, LABELLERS[labeller](), options, mode="per_step", data=data)
+    images, truth = _frames(store, model, options.seed)
+    console.print(f"{len(images)} frames of {len(store)} episodes; {options.budget} of them may be asked about")
+    rounds = -(-options.budget // options.ask)
+    for number, part in enumerate(np.array_split(np.arange(len(images)), rounds), 1):
+        verdict, summary = refiner.artifact.judge(images[part]), refiner.artifact.seen(images[part])[1]
+        assert verdict.probability is not None
+        known = truth[part] != UNKNOWN
+        refiner.watch(images[part], summary, verdict.probability, truth[part] == SUCCESS if known.all() else None)
+        done = refiner.round(number)
+        if done is not None:
+            console.print(_line(done), highlight=False)
+    if not refiner.version:
+        console.print("no retrained model was better on the frames that were held out: keep the one you have")
+        return None
+    place = out / VERSIONS / f"v{refiner.version}"
+    console.print(f"better model: {place}", soft_wrap=True, highlight=False)
+    return place
+
+
+def _frames(store: EpisodeStore, model: Artifact, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Frames uint8[n,V,H,W,3] of all episodes in a random order, and their labels int8[n]; some, where there are many.
+
+    The labels are those that were recorded or given before.
+    """
+    log, random = LabelLog.of(store), np.random.default_rng(seed)
+    each = max(1, POOL // max(1, len(store)))
+    images, truth = [], []
+    for episode in store:
+        labels = resolve(episode, log)
+        rows = np.sort(random.permutation(len(labels))[:each])
+        images.append(views(episode, model.spec.cameras, slice(None))[rows])
+        truth.append(labels[rows])
+    if not images:
+        raise RefereeError(f"{store.root} holds no episodes")
+    order = random.permutation(sum(map(len, truth)))
+    return np.concatenate(images)[order], np.concatenate(truth)[order]
+
+
+def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
+    """Explain a refinement: each round, what it found and what came of it, and what all of it cost.
+
+    run: of a policy, or the folder of `referee refine run`. sheets: where to draw the frames that were asked about.
+    """
+    folder = refined_folder(run) if refined_folder(run).is_dir() else Path(run)
+    rounds = read_rounds(folder)
+    if not rounds:
+        raise RefereeError(f"{run} holds no refinement: there is no {ROUNDS}")
+    table = Table(box=None, pad_edge=False)
+    for name in ("step", "asked", "fooled", "missed", "loss", "right", "judge", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in rounds:
+        table.add_row(*_cells(each))
+    console.print(table)
+    console.print("loss and right answers: on recent frames that were held out, before → after retraining", style="dim")
+    store = EpisodeStore(folder / BOOK, create=False)
+    cameras = next(iter(store.rows.values())).cameras
+    book = Book(folder / BOOK, cameras)
+    found = book.sheets()
+    answers = [sheet.answers[~sheet.of(MINED)] for sheet in found]
+    wins, fails = (sum(int((each == value).sum()) for each in answers) for value in (1, 0))
+    mined = sum(int(sheet.of(MINED).sum()) for sheet in found)
+    console.print(
+        f"\n{book.asked} frames asked about: {wins} successes, {fails} failures, {book.asked - wins - fails} unanswered"
+        + (f"; {mined} more of the policy's first steps taken as failures" if mined else "")
+    )
+    console.print(f"questions and answers  {folder / BOOK} (an episode store and its label log)", soft_wrap=True)
+    if (folder / VERSIONS).is_dir():
+        console.print(f"models                 {folder / VERSIONS}", soft_wrap=True)
+    if sheets is not None:
+        for number, sheet in enumerate(found, 1):
+            save_sheet(sheets / f"{number:03d}_step_{sheet.step}.png", sheet)
+        console.print(f"pictures               {sheets}", soft_wrap=True)
+
+
+def _cells(done: Round) -> tuple[str, ...]:
+    compared = done.compared
+    pairs = ("–", "–") if compared is None else (
+        f"{compared.loss[0]:.3f} → {compared.loss[1]:.3f}", f"{compared.accuracy[0]:.0%} → {compared.accuracy[1]:.0%}",
+    )  # fmt: skip
+    now = f"v{done.version}" + (" (new)" if done.swapped else "")
+    return (f"{done.step:,}", str(done.asked), str(done.fooled), str(done.missed), *pairs, now,
+            f"{sum(done.seconds.values()):.0f}")  # fmt: skip
+
+
+def _line(done: Round) -> str:
+    step, asked, fooled, missed, loss, right, now, seconds = _cells(done)
+    return (
+        f"round {step}: asked {asked}, fooled by {fooled}, missed {missed}; held out: loss {loss}, right {right}; "
+        f"{now}, {seconds} s"
+    )
