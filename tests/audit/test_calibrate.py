@@ -202,3 +202,23 @@ def test_bad_input_is_one_line(judged: list[Judged], target: float, words: str) 
         choose(judged, target=target)
     with pytest.raises(RefereeError, match="no validation episode to calibrate on"):
         calibrate([])
+
+
+def test_the_threshold_of_fewest_mistakes_is_that_of_trying_all() -> None:
+    from referee.audit.calibrate import fewest_mistakes
+
+    random = np.random.default_rng(0)
+    labels = (random.random(300) < 0.7).astype(int)
+    logits = 3 * random.standard_normal(300) + np.where(labels == 1, 4.0, -1.0)
+    found = fewest_mistakes(labels, logits, temperature=2.0)
+    said = 1 / (1 + np.exp(-logits / 2.0))
+    tried = [((said >= threshold) != labels).sum() for threshold in np.linspace(0.01, 0.99, 99)]
+    assert ((said >= found) != labels).sum() <= min(tried) + 3  # its neighbours have a say, too
+
+
+def test_frames_far_from_each_other_leave_the_threshold_in_the_middle() -> None:
+    from referee.audit.calibrate import fewest_mistakes
+
+    found = fewest_mistakes(np.array([0, 0, 1, 1]), np.array([-3.0, -2.0, 2.0, 5.0]), temperature=1.0)
+    assert found == pytest.approx(0.5, abs=0.02)
+    assert fewest_mistakes(np.array([1, 1]), np.array([1.0, 2.0]), temperature=1.0) < 0.5  # nothing fails

@@ -10,7 +10,7 @@ import numpy as np
 
 from referee.audit.judged import Judged
 from referee.errors import RefereeError
-from referee.labels.log import SUCCESS, UNKNOWN
+from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.metrics.calibration import logit, nll, probability, sigmoid
 from referee.metrics.gate import check_gate, gate_level
 from referee.metrics.rates import wilson
@@ -129,6 +129,22 @@ def choose_last(judged: Sequence[Judged], *, temperature: float, target: float) 
         return None
     allowed = int(np.floor(target * (len(failing) + 1) + 1e-9)) - 1
     return _best(winning, failing, temperature, 1, 1, max(allowed, 0), allowed < 0).threshold
+
+
+def fewest_mistakes(labels: np.ndarray, logits: np.ndarray, *, temperature: float) -> float:
+    """The threshold at which fewest frames are judged wrongly, one way or the other; the middle of the best ones.
+
+    For frames of the policy itself, which are few, but drawn as it goes through them: mistakes within BLUR of log-odds
+    count in part, so that no single frame decides. labels: 0 or 1.
+    """
+    odds = np.asarray(logits, np.float64) / temperature
+    half, count = round(BLUR / GRID), int(logit(np.array([SURE]))[0] / GRID)
+    grid = np.arange(-count - half, count + half + 1) * GRID
+    wins, fails = np.sort(odds[labels == SUCCESS]), np.sort(odds[labels == FAILURE])
+    mistakes = np.searchsorted(wins, grid, "left") + len(fails) - np.searchsorted(fails, grid, "left")
+    around = np.convolve(mistakes, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    best = np.flatnonzero(around < around.min() + 1e-9)
+    return float(sigmoid(grid[half:-half][best[[len(best) // 2]]])[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from referee.audit.calibrate import TARGET, calibrate, choose_last
+from referee.audit.calibrate import TARGET, calibrate, fewest_mistakes
 from referee.audit.judged import Judged, judge_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.errors import RefereeError
@@ -174,14 +174,15 @@ def _validated(artifact: Artifact, base: Base) -> list[Judged]:
 
 
 def _calibrated(artifact: Artifact, judged: list[Judged], ends: Labelled | None) -> Calibration:
-    target = artifact.calibration.target_episode_fpr or TARGET
-    choice = calibrate(judged, target=target)
+    """As after the first training; but where last states of the policy's own episodes are known, they have their say.
+
+    Too few of them fail to promise a rate of false alarms: the threshold for last states is where fewest are misjudged.
+    """
+    choice = calibrate(judged, target=artifact.calibration.target_episode_fpr or TARGET)
     if ends is not None and len(ends):
-        logits = artifact.logits(ends.images)
-        single = [
-            Judged(f"asked {i}", ends.labels[i : i + 1].astype(np.int8), logits[i : i + 1]) for i in range(len(ends))
-        ]
-        last = choose_last([*judged, *single], temperature=choice.temperature, target=target)
+        labels = np.concatenate([[each.labels[-1] for each in judged], ends.labels])
+        logits = np.concatenate([[each.logits[-1] for each in judged], artifact.logits(ends.images)])
+        last = fewest_mistakes(labels, logits, temperature=choice.temperature)
         choice = replace(choice, terminal_threshold=last)
     return Calibration(**choice.fields())
 

@@ -1,0 +1,148 @@
+"""Prints what becomes of a weak policy under a learned reward: frozen, guarded, refined; beside the truth as a reward.
+
+Per task: 200 episodes of the scripted expert with noise are recorded with two cameras of 64 px, and `referee train`
+makes a reward model of them; for the guards, a second one of episodes whose cameras jitter. Per seed: PPO with the
+dense reward, stopped when a look at 128 episodes finds 27 % true success or more. From there, with the same budget:
+  oracle   the truth pays, and nothing else.
+  frozen   the reward model pays; each state by itself in per-step mode, without a gate over time.
+  guards   the model of jittering cameras, which first learns that 256 frames of the policy's first steps are failures;
+           in per-step mode with the gate that was calibrated. No label is asked for.
+  refined  24 frames are asked about every five iterations, 480 in all; the truth answers, as a person would.
+Judged on 512 fresh episodes with the mean action and with the noise of exploration. "Gap" is what the model says above
+the truth in the last 512 training episodes; "largest" the largest of such means after the first third, either way.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from referee import cpu
+
+cpu.cap_if_needed()
+
+from referee.cli import main as referee  # noqa: E402 - after the cap
+from referee.runners.arms import (  # noqa: E402
+    QUIET,
+    Course,
+    arm_config,
+    judge,
+    learn,
+    record_experts,
+    weak_config,
+    weak_policy,
+)
+from referee.runners.training import Training  # noqa: E402
+from referee.sim.scene import CONTROL_HZ  # noqa: E402
+
+RECORDED, DATA_SEED, FRESH_SEED, EPISODES = 200, 700_000, 3_000_000, 512
+JITTER = 0.3
+POOLED = 8
+"""Iterations of 64 episodes over which a gap is taken."""
+ARMS = {
+    "oracle": ["reward.reward_weight=0", "reward.gt_success_bonus=1"],
+    "frozen": ["reward.gate_k=1", "reward.gate_n=1"],
+    "guards": ["reward.refine.enabled=true", "reward.refine.budget=0", "reward.refine.mine=256"],
+    "refined": ["reward.refine.enabled=true"],
+}
+HEAD = (
+    "| task | seed | mode | arm | end: true success | with noise | gap, points | largest | true success while learning "
+    "| model's | alarm at | labels | swaps | s per round | minutes |"
+)
+
+
+def reward_model(task: str, folder: Path, jitter: float) -> Path:
+    """The artifact that `referee train` makes."""
+    name = f"{task}_reward" + ("_jitter" if jitter else "")
+    if not (folder / name).exists():
+        store = record_experts(task, RECORDED, folder / f"{name}_episodes", seed=DATA_SEED, camera=jitter)
+        start = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = referee(["train", str(store.root), "--out", str(folder / name)])
+        if code:
+            raise SystemExit(f"referee train {store.root} failed")
+        print(f"{name}: {len(store)} episodes, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return folder / name / "checkpoints" / "best_model"
+
+
+def start_of(task: str, seed: int, folder: Path, threads: list[str]) -> Path:
+    """The checkpoint of a weak policy."""
+    place = folder / f"{task}_{seed}_start"
+    if not place.exists():
+        run = weak_policy(weak_config(task, seed, *threads), place)
+        found = judge(run, EPISODES, seed=FRESH_SEED), judge(run, EPISODES, seed=FRESH_SEED, noise=True)
+        run.close()
+        (place / "start.json").write_text(json.dumps({"steps": run.steps, "found": [str(each) for each in found]}))
+    known = json.loads((place / "start.json").read_text())
+    print(f"| {task} | {seed} | | start | {known['found'][0]} | {known['found'][1]} | | | | | | | | | |", flush=True)
+    return place
+
+
+def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Path, model: Path, folder: Path) -> None:
+    """Train one arm, and print it."""
+    lines = [*ARMS[arm], f"reward.reward_mode={mode}", *config]
+    run = Training(arm_config(task, seed, start, model, *lines), folder / f"{task}_{seed}_{mode}_{arm}")
+    run.warm_start(QUIET)
+    course = learn(run)
+    ends = judge(run, EPISODES, seed=FRESH_SEED), judge(run, EPISODES, seed=FRESH_SEED, noise=True)
+    assert run.payment is not None
+    alarm, refiner = run.payment.alarm, run.payment.refiner
+    account = {} if refiner is None else refiner.account(run.steps / CONTROL_HZ)
+    rounds = [] if refiner is None else [sum(each.seconds.values()) for each in refiner.rounds if each.compared]
+    print(
+        f"| {task} | {seed} | {mode} | {arm} | {ends[0]} | {ends[1]} | {100 * course.gap(POOLED):+.1f} "
+        f"| {100 * largest(course):+.1f} | {curve(course.true)} | {curve(course.model)} "
+        f"| {'–' if alarm is None or alarm.first_at is None else f'{alarm.first_at:,}'} | {account.get('labels', 0)} "
+        f"| {len(run.payment.swaps)} | {f'{np.median(rounds):.0f} ({max(rounds):.0f})' if rounds else '–'} "
+        f"| {run.seconds / 60:.1f} |",
+        flush=True,
+    )
+    (run.folder / "course.json").write_text(json.dumps(vars(course)))
+    run.close()
+
+
+def largest(course: Course) -> float:
+    """The largest gap after the first third, over as many episodes as the last one."""
+    gap = np.subtract(course.model, course.true)[len(course.steps) // 3 :]
+    means = np.convolve(gap, np.full(POOLED, 1 / POOLED), "valid")
+    return float(means[np.argmax(np.abs(means))])
+
+
+def curve(values: list[float], points: int = 8) -> str:
+    """Means of equal parts of a run."""
+    return " ".join(f"{100 * np.nanmean(part):.0f}" for part in np.array_split(values, points))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=["PickCube", "PushCube", "PegInsertion"])
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 for PickCube, 0 for the others")
+    parser.add_argument("--modes", nargs="+", help="default: both for PickCube, terminal for the others")
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--steps", type=int, default=320_000, help="of each arm; in per-step mode, half of it")
+    parser.add_argument("--threads", type=int, default=0, help="of updates and retraining (default: all cores)")
+    parser.add_argument("--folder", type=Path, default=Path(".bench/refinement"), help="what is there already is used")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)  # episodes of noisy actors flicker, and are meant to
+    threads = [f"actor.num_threads={args.threads}"]
+    print(HEAD + "\n" + "|---|--:|---|---|" + "--:|" * 11, flush=True)
+    for task in args.tasks:
+        many = task == "PickCube"
+        for seed in args.seeds or ([0, 1, 2] if many else [0]):
+            start = start_of(task, seed, args.folder, threads)
+            for mode in args.modes or (["terminal", "per_step"] if many else ["terminal"]):
+                steps = args.steps if mode == "terminal" else args.steps // 2
+                for arm in args.arms:
+                    model = reward_model(task, args.folder, JITTER if arm == "guards" else 0.0)
+                    row(task, seed, mode, arm, [f"runner.max_steps={steps}", *threads], start, model, args.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
