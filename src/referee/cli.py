@@ -182,6 +182,7 @@ def _reward_arguments(verbs: Any) -> None:
     again.add_argument("--labeller", default="terminal", choices=("terminal", "log", "truth"), help="(terminal)")
     again.add_argument("--budget", type=int, default=96, help="frames to ask about (default 96)")
     again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
+    again.add_argument("--steps", type=int, default=80, help="of each retraining (default 80)")
     again.add_argument("--data", type=Path, help="the model's own train.pt and val.pt (default: as it names them)")
     again.set_defaults(verb=_refine_run)
     explain = refine_verbs.add_parser("log", help="what a run asked, heard and learned")
@@ -384,7 +385,7 @@ def _refine_run(arguments: argparse.Namespace) -> None:
         arguments.out,
         Console(),
         labeller=arguments.labeller,
-        options=RefineOptions(budget=arguments.budget, ask=arguments.ask),
+        options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
         data=arguments.data,
     )
 

@@ -480,6 +480,11 @@ class RewardConfig:
     reward_mode: str = key(
         "terminal", "judge the last state of an episode, or each", choices=("terminal", "per_step"), only_if=PAYS
     )
+    hold_terminal: bool = key(
+        False,
+        "judge the last states only, where the artifact's validation is too weak for each",
+        only_if="reward_mode=per_step",
+    )
     reward_type: str = key(
         "binary",
         "pay by success, by probability, or by the model's own score",

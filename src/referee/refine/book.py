@@ -58,14 +58,16 @@ class Book:
     A sheet is kept as an episode without labels, whose states are the frames; a word of the log is about one of them.
     """
 
-    def __init__(self, folder: Path | str, cameras: Sequence[str], *, task: str = "", until: int | None = None) -> None:
-        """until: leave out what was asked after that step, by a run that was resumed from there."""
+    def __init__(self, folder: Path | str, cameras: Sequence[str], *, task: str = "") -> None:
         self.folder = Path(folder)
         self.store = EpisodeStore(self.folder)
         self.log = LabelLog.of(self.store)
         self._cameras, self._task = tuple(cameras), task
-        found = [_sheet(episode) for episode in self.store if episode.meta.source == SOURCE]
-        self._sheets = [sheet for sheet in found if until is None or sheet.step <= until]
+        self._sheets = [_sheet(episode) for episode in self.store if episode.meta.source == SOURCE]
+
+    def rewind(self, step: int) -> None:
+        """Leave out what was asked after a step, by a run that is resumed from there; it stays in the store."""
+        self._sheets = [sheet for sheet in self._sheets if sheet.step <= step]
 
     def add(self, sheet: Sheet) -> Sheet:
         """Keep a sheet; it is on disk when this returns."""

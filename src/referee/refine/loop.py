@@ -107,21 +107,23 @@ class Refiner:
         mode: str,
         task: str = "",
         data: Path | None = None,
-        until: int | None = None,
     ) -> None:
-        """mode: `terminal` or `per_step`. until: the step that the run is resumed from."""
+        """mode: `terminal` or `per_step`. data: a folder with the model's train.pt and val.pt, if it names none."""
         self.artifact, self.options, self.folder = artifact, options, Path(folder)
         self.version = int(artifact.provenance.get("refined", {}).get("version", 0))
-        self.book = Book(self.folder / BOOK, artifact.spec.cameras, task=task, until=until)
-        self.rounds = [each for each in read_rounds(self.folder) if until is None or each.step <= until]
+        self.book = Book(self.folder / BOOK, artifact.spec.cameras, task=task)
+        self.rounds = read_rounds(self.folder)
         self._base = Base.of(artifact, data)
         self._labeller, self._mode = labeller, mode
         self._pool: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         self._learned_from = 0
 
-    def take_version(self, version: int) -> Artifact:
-        """Go back to a version that took over earlier in this run."""
-        self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
+    def rewind(self, step: int, version: int) -> Artifact:
+        """Go back to how it was at a step: the version that judged then, and only what was asked by then."""
+        self.book.rewind(step)
+        self.rounds = [each for each in self.rounds if each.step <= step]
+        if version:
+            self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
         return self.artifact
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from referee.config import Config
@@ -14,6 +15,7 @@ from referee.models import Artifact, ModelSpec
 from referee.refine.labellers import LABELLERS
 from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards import Alarm, RewardManager, RewardOptions
+from referee.rewards.guards import weakness
 from referee.runners.payment import Payment, refined_folder
 from referee.workers.reward import RewardWorker
 
@@ -31,14 +33,27 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int) -> Rewa
         return None
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
+    model = open_model(config.model)
     manager = RewardManager(
-        open_model(config.model),
-        options,
+        model,
+        _guarded(options, model, hold=config.hold_terminal),
         backend=config.model.backend,
         int8=config.model.int8,
         debug_save_dir=config.model.debug_save_dir,
     )
     return RewardWorker(manager, env, steps)
+
+
+def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
+    """The same, or terminal mode where the model's own validation is too weak to judge every state."""
+    reason = weakness(model.calibration) if options.reward_mode == "per_step" else None
+    if reason is None:
+        return options
+    if not hold:
+        _log.warning("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
+        return options
+    _log.warning("the last states of episodes are judged instead of each one: %s", reason)
+    return replace(options, reward_mode="terminal")
 
 
 def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | None:
@@ -74,7 +89,7 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
         refined_folder(folder),
         LABELLERS[wanted.labeller](),
         options,
-        mode=config.reward.reward_mode,
+        mode=reward.options.reward_mode,
         task=config.env.train.task,
         data=None if wanted.data is None else Path(wanted.data),
     )

@@ -156,14 +156,16 @@ class Payment:
             state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
         return state | {"payment.version": np.array(self.manager.version), "payment.swaps": np.array(self.swaps, int)}
 
-    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a saved state; the model of that version is in the refiner's folder."""
+    def restore_state(self, state: Mapping[str, np.ndarray], step: int) -> None:
+        """Go on from the state that was saved at a step; the model of that version is in the refiner's folder."""
         version = int(state.get("payment.version", 0))
-        if self.refiner is not None and version:
-            self.reward.swap(self.refiner.take_version(version), version)
-            self.swaps = state["payment.swaps"].tolist()
-            if self.alarm is not None:
-                self.alarm.take(self.manager.artifact)
+        if self.refiner is not None:
+            artifact = self.refiner.rewind(step, version)
+            self.swaps = state["payment.swaps"].tolist() if "payment.swaps" in state else []
+            if version:
+                self.reward.swap(artifact, version)
+                if self.alarm is not None:
+                    self.alarm.take(artifact)
         gate = _within(state, "reward.")
         if gate:
             self.reward.restore_state(gate)

@@ -26,6 +26,7 @@ from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
 from referee.runners.environments import make_env, make_payment
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
+from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
 from referee.workers.reward import RewardWorker
@@ -264,7 +265,7 @@ class Training:
         checkpoint.restore_generator(self.roller.random, stored.arrays["noise"])
         self.actor.generator.set_state(torch.from_numpy(stored.arrays["shuffle"]))
         if self.payment is not None:
-            self.payment.restore_state(stored.arrays)
+            self.payment.restore_state(stored.arrays, stored.meta["steps"])
         meta = stored.meta
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])
@@ -281,8 +282,8 @@ class Training:
                 f"  [bold red]alarm at step {raised:,}[/bold red]: the reward model judged frames that it does not "
                 "know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
             )  # fmt: skip
-        write_json(self.folder / "result.json", {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised,
-                                                 "best": self.best.success, **self.outcomes.summary()})  # fmt: skip
+        found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
+        write_json(self.folder / "result.json", {**found, **self._account(console), **self.outcomes.summary()})
         if self.config.runner.film and isinstance(env := self.eval_env.unwrapped, PandaVectorEnv):
             film = FilmMaker(env, self.config.runner.film_episodes)
             policy = Player(self.policy, env)
@@ -293,6 +294,18 @@ class Training:
             console.print(f"  film {self.folder / 'film.gif'}, strip {self.folder / 'strip.png'}")
         console.print(f"  checkpoint {self.folder / 'checkpoints'}/step_{self.steps} (best: checkpoints/best)")
         console.print(f"  look closer: referee eval {self.folder} --episodes 256")
+
+    def _account(self, console: Console) -> dict[str, Any]:
+        """What refinement cost, where there was any."""
+        if self.payment is None or self.payment.refiner is None:
+            return {}
+        account = self.payment.refiner.account(self.steps / CONTROL_HZ)
+        console.print(
+            f"  refinement: {account['labels']:.0f} labels ({account['label_minutes']:.0f} minutes of a person at "
+            f"{account['seconds_per_label']:g} s each), {account['robot_minutes']:.0f} minutes of the robot; "
+            f"{len(self.payment.swaps)} better models took over (referee refine log {self.folder})", soft_wrap=True,
+        )  # fmt: skip
+        return {"refinement": account}
 
     def close(self) -> None:
         """Close the environments."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from referee.training.source import Source
 
 EVAL_BATCH = 64
 """Frames per forward pass without gradients: small ones stay in the cache of a CPU."""
+NARROW = 8
+"""Channels below which oneDNN is not used for learning."""
 State = dict[str, Tensor]
 
 
@@ -99,7 +102,9 @@ def fit(
     on_best: takes the weights whenever a validation is the best so far.
     stop: asked after every step; when it says yes, a checkpoint is written and the result returned.
     """
-    with threads(1 if head_only else options.threads):  # a head is too small to be shared
+    # Strided 1x1 convolutions of fewer than 8 channels write past their memory in oneDNN's backward pass (torch 2.13).
+    plain = not head_only and model.spec.width < NARROW
+    with threads(1 if head_only else options.threads), _without_onednn() if plain else nullcontext():
         fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
         with closing(fitting.crew):
             return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never)
@@ -132,6 +137,14 @@ def judge(labels: np.ndarray, logits: np.ndarray) -> Scores:
     """AUROC, loss and accuracy at a threshold of one half."""
     loss = bce(torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(labels))
     return Scores(auroc(labels, logits), float(loss), float(((logits > 0) == labels).mean()))
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it also asks about GPUs that are not there
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 class Net(nn.Module):

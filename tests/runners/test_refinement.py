@@ -1,0 +1,251 @@
+"""Refinement inside a run: who pays is known for every transition, and a run can be resumed and explained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from referee.cli import main
+from referee.config import load
+from referee.datasets.payload import PayloadWriter
+from referee.envs.panda.env import PandaVectorEnv
+from referee.episodes import EpisodeStore
+from referee.errors import RefereeError
+from referee.labels.log import LabelLog
+from referee.models import Artifact, Calibration, ModelSpec, Reference, build
+from referee.models.artifact import embed
+from referee.refine.retrain import Compared
+from referee.rewards.guards import weakness
+from referee.runners import run as run_recipe
+from referee.runners.environments import make_reward
+from referee.runners.training import Training
+
+SMALL = [
+    "env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=3", "algorithm.rollout_steps=12",
+    "actor.global_batch_size=24", "actor.model.hidden_dims=[8]", "algorithm.update_epochs=2", "actor.num_threads=1",
+    "runner.eval_episodes=4", "env.train.num_threads=1", "env.eval.num_threads=1", "env.eval.max_episode_steps=3",
+    "reward.refine.enabled=true", "reward.refine.interval=1", "reward.refine.ask=12", "reward.refine.steps=2",
+    "reward.refine.budget=60", "runner.film=false",
+]  # fmt: skip
+
+
+def pictures(count: int, seed: int) -> np.ndarray:
+    env = PandaVectorEnv(load("panda_ppo_mlp", ["env.train.num_envs=8", "env.train.num_threads=1"]).config.env.train)  # type: ignore[arg-type]
+    env.reset(seed=seed)
+    found = []
+    while sum(map(len, found)) < count:
+        env.step(np.random.default_rng(len(found)).uniform(-1, 1, (8, 4)).astype(np.float32))
+        views = env.render_cameras()
+        found.append(np.concatenate([views["main_images"][:, None], views["extra_view_images"]], 1))
+    env.close()
+    return np.concatenate(found)[:count]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that nobody trained, beside frames that it might have learned from."""
+    folder = tmp_path_factory.mktemp("model")
+    for name, seed in (("train", 0), ("val", 1)):
+        images = pictures(32, seed)
+        with PayloadWriter(folder / f"{name}.pt") as writer:
+            writer.add(images, np.arange(32) % 2)
+            writer.finish({"cameras": ["front", "side"]})
+    torch.manual_seed(0)
+    net = build(ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("front", "side"), hidden_dim=8)).eval()
+    files = {name: [str(folder / f"{name}.pt")] for name in ("train", "val")}
+    reference = Reference.of(embed(net, images), images).calibrated(embed(net, images))
+    Artifact(net, Calibration(), {"files": files}, reference).save(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(autouse=True)
+def taking_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every retrained model is taken for a better one, so that swaps happen."""
+    monkeypatch.setattr(Compared, "better", property(lambda self: True))
+
+
+def training(model: Path, folder: Path, *more: str) -> Training:
+    lines = ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
+    run = Training(load("panda_ppo_mlp", [*SMALL, *lines, *more]).config, folder)
+    assert run.policy.norm is not None
+    run.policy.norm.update(torch.from_numpy(run.env.observation["states"]))
+    return run
+
+
+MODES = ["reward.reward_mode=terminal", "reward.reward_mode=per_step"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_transition_says_which_model_paid(model: Path, tmp_path: Path, mode: str) -> None:
+    run = training(model, tmp_path, mode)
+    assert run.payment is not None
+    paid, now = [], []
+    for _ in range(4):
+        numbers = run.iterate()
+        paid.append(np.unique(run.rollout.versions).tolist())
+        now.append(run.payment.manager.version)
+    assert now[-1] >= 2, "models took over"
+    assert paid == [[0], *([version] for version in now[:-1])], "a new model pays from the next rollout on, whole"
+    assert numbers["refine/version"] == now[-1] and len(run.payment.swaps) == now[-1]
+    assert run.payment.manager.artifact is run.payment.refiner.artifact  # type: ignore[union-attr]
+
+
+def test_a_batch_of_two_models_is_refused(model: Path, tmp_path: Path) -> None:
+    run = training(model, tmp_path)
+    run.iterate()
+    run.rollout.versions[3] = 7
+    with pytest.raises(RefereeError, match="paid in one batch"):
+        run.actor.update(run.rollout, progress=0.0, iteration=5)
+
+
+def test_a_swap_changes_what_is_paid(model: Path, tmp_path: Path) -> None:
+    """The new model's word is what is in the buffer."""
+    run = training(model, tmp_path, "reward.reward_type=score")
+    for _ in range(3):
+        run.iterate()
+    assert run.reward is not None and run.reward.manager.version >= 1
+    run.roller.collect(run.env, run.rollout, run.reward)
+    scored = run.reward.score(run.rollout)
+    run.actor.update_rewards(run.rollout, scored, run.reward.options)
+    drawn, _ = run.reward.sample(10_000, np.random.default_rng(0))
+    said = run.reward.manager.artifact.logits(drawn)
+    assert scored.version == run.reward.manager.version
+    np.testing.assert_allclose(run.rollout.rewards[scored.judged], said, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(Artifact.load(model).logits(drawn), said, atol=1e-5)
+
+
+def test_a_resumed_run_goes_on_with_its_model_and_its_book(model: Path, tmp_path: Path) -> None:
+    run = training(model, tmp_path)
+    for _ in range(3):
+        run.iterate()
+    assert run.payment is not None and run.payment.refiner is not None
+    version, asked, place = run.payment.manager.version, run.payment.refiner.book.asked, run.save()
+    run.iterate()  # what happens after the checkpoint is forgotten
+    again = training(model, tmp_path)
+    again.resume(place)
+    assert again.payment is not None and again.payment.refiner is not None
+    assert (again.payment.manager.version, again.payment.refiner.version) == (version, version)
+    assert again.payment.refiner.book.asked == asked and len(again.payment.refiner.rounds) == 3
+    assert again.payment.swaps == run.payment.swaps[: len(again.payment.swaps)]
+    ours = again.payment.manager.artifact.model.state_dict()
+    stored = Artifact.load(tmp_path / "refine" / "versions" / f"v{version}").model.state_dict()
+    assert all(torch.equal(ours[name], stored[name]) for name in stored)
+    again.iterate()
+
+
+def test_answers_may_come_later_through_the_log(model: Path, tmp_path: Path) -> None:
+    run = training(model, tmp_path, "reward.refine.labeller=log", "reward.refine.budget=24")
+    assert run.payment is not None and run.payment.refiner is not None
+    for _ in range(3):
+        run.iterate()
+    assert run.payment.refiner.book.asked == 24 and run.payment.manager.version == 0
+    log = LabelLog.of(EpisodeStore(tmp_path / "refine" / "asked"))
+    for sheet in run.payment.refiner.book.sheets():
+        for frame in range(len(sheet)):
+            log.append(sheet.id, bool(frame % 2), source="web", frames=frame)
+    numbers = run.iterate()
+    assert numbers["refine/answered"] == 24 and run.payment.manager.version == 1
+
+
+def test_a_better_model_quiets_the_alarm(model: Path, tmp_path: Path) -> None:
+    run = training(model, tmp_path)
+    assert run.alarm is not None and run.payment is not None
+    run.alarm.raised_at = run.alarm.first_at = 48
+    while not run.payment.swaps:
+        run.iterate()
+    assert run.alarm.raised_at != 48 and run.alarm.first_at == 48
+
+
+def test_failures_are_mined_before_the_policy_learns(model: Path, tmp_path: Path) -> None:
+    run = training(model, tmp_path, "reward.refine.mine=64", "reward.refine.budget=0")
+    run.warm_start(__import__("rich.console").console.Console(quiet=True))
+    assert run.payment is not None and run.payment.refiner is not None
+    sheet = run.payment.refiner.book.sheets()[0]
+    assert set(sheet.reasons) == {"mined"} and (sheet.answers == 0).all() and len(sheet) == 64
+    assert run.payment.manager.version == 1 and run.payment.refiner.account(0)["labels"] == 0
+    for _ in range(2):
+        run.iterate()
+    assert run.payment.refiner.book.asked == 0
+
+
+def test_refinement_changes_nothing_before_its_first_swap(model: Path, tmp_path: Path) -> None:
+    """The questions draw no random number of the training."""
+    asked = training(model, tmp_path / "a")
+    alone = training(model, tmp_path / "b", "reward.refine.enabled=false")
+    for run in (asked, alone):
+        run.iterate()
+    pairs = zip(asked.policy.state_dict().values(), alone.policy.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_whole_run_is_explained(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "reward.use_reward_model=true", f"reward.model.model_path={model}", "runner.max_steps=144",
+        f"runner.logger.log_path={tmp_path / 'run'}", "runner.logger.logger_backends=[]",
+    ]  # fmt: skip
+    run_recipe(load("panda_ppo_mlp", [*SMALL, *lines]))
+    capsys.readouterr()
+    assert main(["refine", "log", str(tmp_path / "run"), "--sheets", str(tmp_path / "sheets")]) == 0
+    said = capsys.readouterr().out
+    assert "36 frames asked about" in said and "v1 (new)" in said
+    assert len(list((tmp_path / "sheets").glob("*.png"))) == 3
+    result: dict[str, Any] = __import__("json").loads((tmp_path / "run" / "result.json").read_text())
+    assert result["refinement"]["labels"] == 36 and result["refinement"]["label_minutes"] == pytest.approx(1.2)
+    assert main(["refine", "log", str(tmp_path)]) != 0
+    assert "holds no refinement" in capsys.readouterr().err
+
+
+def test_a_model_is_refined_on_recorded_episodes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["runner.num_episodes=4", "runner.policy=random", "env.eval.max_episode_steps=12", "env.eval.num_envs=4",
+             "env.eval.data_collection.enabled=true", f"env.eval.data_collection.save_dir={tmp_path / 'episodes'}",
+             "env.eval.cameras=[front,side]", "runner.film=false",
+             f"runner.logger.log_path={tmp_path / 'run'}", "env.eval.num_threads=1"]  # fmt: skip
+    run_recipe(load("panda_random", lines))
+    arguments = ["refine", "run", str(model), str(tmp_path / "episodes"), "--labeller", "truth", "--budget", "24",
+                 "--ask", "12", "--steps", "2", "--out", str(tmp_path / "better")]  # fmt: skip
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "better model" in capsys.readouterr().out
+    assert Artifact.load(tmp_path / "better" / "versions" / "v1").provenance["refined"]["version"] == 1
+    assert main(arguments) != 0 and "holds a refinement already" in capsys.readouterr().err
+
+
+STRONG = {"failing_episodes": 200, "episode_fpr_upper": 0.03, "success_episodes": 50, "detected_episodes": 48}
+
+
+@pytest.mark.parametrize(
+    ("calibration", "reason"),
+    [
+        (Calibration(), "nobody has calibrated it"),
+        (Calibration(target_episode_fpr=0.01, measured=STRONG), None),
+        (Calibration(target_episode_fpr=0.01, measured={**STRONG, "episode_fpr_upper": 0.2}), "up to 20% may be paid"),
+        (Calibration(target_episode_fpr=0.01, measured={**STRONG, "detected_episodes": 9}), "only 9 of 50"),
+    ],
+)
+def test_a_weak_audit_is_named(calibration: Calibration, reason: str | None) -> None:
+    found = weakness(calibration)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_terminal_is_held_over_per_step_when_the_audit_is_weak(
+    model: Path, tmp_path: Path, hold: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = ["reward.reward_mode=per_step", f"reward.hold_terminal={str(hold).lower()}"]
+    run = training(model, tmp_path, *more)
+    assert run.reward is not None
+    assert run.reward.options.reward_mode == ("terminal" if hold else "per_step")
+    assert "judged" in caplog.text
+    strong = Artifact.load(model)
+    strong.recalibrate(replace(strong.calibration, target_episode_fpr=0.01, measured=STRONG))
+    caplog.clear()
+    kept = make_reward(run.config.reward, run.env.env, 12)
+    strong.recalibrate(Calibration())
+    assert kept is not None and kept.options.reward_mode == "per_step" and not caplog.text
