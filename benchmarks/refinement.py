@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 for PickCube, 0 for the others")
     parser.add_argument("--modes", nargs="+", help="default: both for PickCube, terminal for the others")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--steps", type=int, default=320_000, help="of each arm; in per-step mode, half of it")
+    parser.add_argument("--steps", type=int, default=320_000, help="of each arm; in per-step mode, 0.4 of it")
     parser.add_argument("--threads", type=int, default=0, help="of updates and retraining (default: all cores)")
     parser.add_argument("--folder", type=Path, default=Path(".bench/refinement"), help="what is there already is used")
     args = parser.parse_args()
@@ -137,7 +137,7 @@ def main() -> int:
         for seed in args.seeds or ([0, 1, 2] if many else [0]):
             start = start_of(task, seed, args.folder, threads)
             for mode in args.modes or (["terminal", "per_step"] if many else ["terminal"]):
-                steps = args.steps if mode == "terminal" else args.steps // 2
+                steps = args.steps if mode == "terminal" else int(0.4 * args.steps)
                 for arm in args.arms:
                     model = reward_model(task, args.folder, JITTER if arm == "guards" else 0.0)
                     row(task, seed, mode, arm, [f"runner.max_steps={steps}", *threads], start, model, args.folder)

@@ -26,11 +26,11 @@ from referee.training.fit import fit
 from referee.training.options import FitOptions
 from referee.training.source import ImageSource
 
-BASE_FRAMES = 1536
+BASE_FRAMES = 1024
 """Frames of the first training that are drawn for each retraining, so that nothing is forgotten."""
 SHARE = 0.5
 """Of the frames of a retraining that are answered ones, each of them at most `REPEATS` times."""
-REPEATS = 16
+REPEATS = 32
 WORSE = 0.01
 """So much AUROC on the first validation may be lost."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from referee import __version__
+from referee.audit import words
 from referee.audit.story import Arm, Card, Fooled, Stage, Story, headline, write_story
 from referee.config import Config, Loaded
 from referee.envs.panda.tasks import TASKS
@@ -32,7 +32,17 @@ from referee.models.contract import select_views
 from referee.pictures import save_gif
 from referee.rl.policy import Player
 from referee.runners import episodes
-from referee.runners.arms import Course, Verdicts, arm_config, judge, learn, record_experts, weak_config, weak_policy
+from referee.runners.arms import (
+    QUIET,
+    Course,
+    Verdicts,
+    arm_config,
+    judge,
+    learn,
+    record_experts,
+    weak_config,
+    weak_policy,
+)
 from referee.runners.audit import audit
 from referee.runners.rollout import FilmMaker, roll_out
 from referee.runners.rundir import open_run
@@ -122,10 +132,14 @@ def demo(loaded: Loaded) -> None:
         )
     with stages.stage("Audit") as say:
         record_experts(task, runner.num_episodes, folder / "fresh", seed=FRESH_SEED + seed)
-        audit(artifact, folder / "fresh", console, out=folder / "audit")
-        say(_audited(folder / "audit" / "metrics.json"))
+        found = audit(artifact, folder / "fresh", QUIET, out=folder / "audit")
+        say(
+            f"On {runner.num_episodes} fresh episodes of the same expert: {words.headline(found)} Its AUROC is "
+            f"{found['auroc'].value:.3f}. But the policy will show it other frames."
+        )
     with stages.stage("A weak policy") as say:
-        start = weak_policy(weak_config(task, seed, *_threads(config)), folder / "start")
+        with console.status("learning"):
+            start = weak_policy(weak_config(task, seed, *_threads(config)), folder / "start")
         say(
             f"{start.steps:,} steps of PPO with the simulation's own dense reward: true success "
             f"{start.outcomes.rate().share:.0%}. From here on, only the reward model pays."
@@ -268,16 +282,6 @@ def _examples(store: EpisodeStore, artifact: Artifact) -> list[tuple[str, np.nda
                 found.append((f"{word}: the model says {said[0]:.2f}", image))
                 break
     return found
-
-
-def _audited(path: Path) -> str:
-    """The verdict of the audit in a sentence."""
-    values = json.loads(path.read_text())
-    counts = values["counts"]
-    return (
-        f"On {counts['episodes']} fresh episodes of the same expert its AUROC is "
-        f"{values['metrics']['auroc']['value']:.3f}. But the policy will show it other frames."
-    )
 
 
 def _learned(arm: Arm) -> str:
