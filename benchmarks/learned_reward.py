@@ -1,6 +1,6 @@
 """Prints what becomes of a weak policy that only a learned reward pays, beside the truth as the reward.
 
-Stage 1, per seed: PPO with the dense reward, stopped when a look at 128 episodes finds 20 % true success or more.
+Stage 1, per seed: PPO with the dense reward, stopped when a look at 128 episodes finds 27 % true success or more.
 Stage 2, per task: 60 episodes of each of these policies and 120 of the scripted expert with noise are recorded, with
 two cameras of 64 px; `referee train` makes a reward model of them. The truth labels these frames, as a person would.
 `--poor` records 60 episodes of the scripted expert and none of the policies: a model that is easily fooled.
@@ -17,7 +17,6 @@ import io
 import logging
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,63 +25,20 @@ from referee import cpu
 
 cpu.cap_if_needed()
 
-from rich.console import Console  # noqa: E402 - after the cap
-
-from referee.cli import main as referee  # noqa: E402
-from referee.config import PandaEnvConfig, load  # noqa: E402
+from referee.cli import main as referee  # noqa: E402 - after the cap
+from referee.config import PandaEnvConfig  # noqa: E402
 from referee.envs import make_vec  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.episodes import EpisodeStore, Meta  # noqa: E402
 from referee.episodes.recorder import Recorder  # noqa: E402
-from referee.metrics.rates import Rate  # noqa: E402
 from referee.rl.policy import Player  # noqa: E402
-from referee.runners.rollout import SecondOpinion, roll_out  # noqa: E402
+from referee.runners.arms import NOISE, QUIET, arm_config, judge, learn, weak_config, weak_policy  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 
-WEAK = 0.2
-WORTH_A_LOOK = 0.05
-"""True success of training episodes from which stage 1 is judged, which takes longer than an iteration."""
 RECORDED, EXPERT, POOR = 60, 120, 60
-NOISE = (0.2, 1.4)
 EPISODES, FRESH_SEED, DATA_SEED = 512, 3_000_000, 700_000
 POINTS = 8
 ORACLE = ["reward.reward_weight=0", "reward.gt_success_bonus=1"]
-QUIET = Console(file=io.StringIO())
-
-
-@dataclass
-class Judged:
-    """A policy on fresh episodes."""
-
-    true: Rate
-    model: float
-
-    def __str__(self) -> str:
-        low, high = self.true.interval
-        said = "" if np.isnan(self.model) else f", model {self.model:.0%}"
-        return f"{self.true.share:.0%} [{low:.0%}, {high:.0%}]{said}"
-
-
-def judge(run: Training, *, noise: bool) -> Judged:
-    player = Player(run.policy, run.eval_env, noise_seed=1 if noise else None)
-    second = None if run.reward is None else SecondOpinion(run.reward.manager, run.reward.cameras)
-    found = roll_out(run.eval_env, player, EPISODES, seed=FRESH_SEED, observe=player.see, watch=second)
-    model = float("nan") if second is None else second.truth.log("x")["x/model_success"]
-    return Judged(found.rate(), model)
-
-
-def weak_policy(task: str, seed: int, folder: Path) -> tuple[Training, Path]:
-    """Stage 1."""
-    options = [f"env.train.task={task}", f"runner.seed={seed}", "runner.eval_episodes=128"]
-    run = Training(load("panda_ppo_mlp", options).config, folder)
-    run.warm_start(QUIET)
-    while not run.finished():
-        if run.iterate().get("env/success_at_end", 0.0) < WORTH_A_LOOK:
-            continue
-        run.evaluate()
-        if run.outcomes.rate().share >= WEAK:
-            break
-    return run, run.save()
 
 
 def record(task: str, starts: list[Training], folder: Path) -> EpisodeStore:
@@ -127,31 +83,22 @@ def curve(values: list[float]) -> str:
 
 def pay(task: str, seed: int, start: Path, artifact: Path, steps: int, extra: list[str], folder: Path) -> Training:
     """Stage 3; prints its row."""
-    options = [
-        f"env.train.task={task}", f"runner.seed={seed}", f"actor.model.model_path={start}",
-        f"reward.model.model_path={artifact}", f"runner.max_steps={steps}", "runner.eval_episodes=64",
-        "actor.model.start_log_std=-1.5", *extra,
-    ]  # fmt: skip
-    run = Training(load("panda_ppo_mlp_resnet_reward", options).config, folder)
+    run = Training(arm_config(task, seed, start, artifact, f"runner.max_steps={steps}", *extra), folder)
     run.warm_start(QUIET)
-    before = judge(run, noise=False), judge(run, noise=True)
-    true, model = [], []
-    while not run.finished():
-        numbers = run.iterate()
-        true.append(numbers.get("reward/true_success", np.nan))
-        model.append(numbers.get("reward/model_success", np.nan))
-    after = judge(run, noise=False), judge(run, noise=True)
+    before = [judge(run, EPISODES, seed=FRESH_SEED, noise=noise) for noise in (False, True)]
+    course = learn(run)
+    after = [judge(run, EPISODES, seed=FRESH_SEED, noise=noise) for noise in (False, True)]
     name = "oracle" if extra else "learned"
     print(
-        f"| {task} | {seed} | {name} | {before[0]} | {after[0]} | {before[1]} | {after[1]} | {curve(true)} "
-        f"| {curve(model)} | {_alarm(run)} | {run.seconds / 60:.1f} |",
+        f"| {task} | {seed} | {name} | {before[0]} | {after[0]} | {before[1]} | {after[1]} | {curve(course.true)} "
+        f"| {curve(course.model)} | {_alarm(run)} | {run.seconds / 60:.1f} |",
         flush=True,
     )
     return run
 
 
 def _alarm(run: Training) -> str:
-    raised = None if run.alarm is None else run.alarm.raised_at
+    raised = None if run.alarm is None else run.alarm.first_at
     return "–" if raised is None else f"{raised:,}"
 
 
@@ -167,19 +114,19 @@ def main() -> int:
     if args.folder.exists():
         raise SystemExit(f"{args.folder} is there already: remove it, or choose another --folder")
     for task in args.tasks:
-        starts = [weak_policy(task, seed, args.folder / f"{task}_{seed}_start") for seed in args.seeds]
-        store = record(task, [] if args.poor else [run for run, _ in starts], args.folder / f"{task}_episodes")
+        starts = [weak_policy(weak_config(task, seed), args.folder / f"{task}_{seed}_start") for seed in args.seeds]
+        store = record(task, [] if args.poor else starts, args.folder / f"{task}_episodes")
         artifact, seconds = reward_model(store, args.folder / f"{task}_reward")
         good = sum(bool(row.success_once) for row in store.rows.values())
-        print(f"\n{task}: stage 1 took " + ", ".join(f"{run.steps:,}" for run, _ in starts) + " steps; a reward model "
+        print(f"\n{task}: stage 1 took " + ", ".join(f"{run.steps:,}" for run in starts) + " steps; a reward model "
               f"of {len(store)} episodes, {good} with a success, in {seconds:.0f} s\n")  # fmt: skip
         print("| task | seed | paid by | start: true success | end: true success | start, with noise | end, with noise "
               "| true success while learning, % | model's, % | alarm at step | minutes |")  # fmt: skip
         print("|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
-        for seed, (_, start) in zip(args.seeds, starts, strict=True):
+        for seed, start in zip(args.seeds, starts, strict=True):
             for extra in ([], ORACLE):
                 name = args.folder / f"{task}_{seed}_{'oracle' if extra else 'learned'}"
-                pay(task, seed, start, artifact, args.steps, extra, name)
+                pay(task, seed, start.folder, artifact, args.steps, extra, name)
     return 0
 
 

@@ -110,14 +110,47 @@ def test_config_show_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "demo", "runner.num_episodes=4", "runner.film_episodes=1", "runner.logger.log_path=d"]) == 0
+def test_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole story, small: a few episodes, a policy that has just begun, a few steps."""
+    from referee.config import Config
+    from referee.runners import demo
+    from referee.runners.training import Training
+
+    def begun(config: Config, folder: Path) -> Training:
+        run = Training(config, folder)
+        run.warm_start(demo.QUIET)
+        run.iterate()
+        run.evaluate()
+        run.save()
+        return run
+
+    monkeypatch.setattr(demo, "weak_policy", begun)
+    monkeypatch.setattr(demo, "EPISODES", 32)
+    monkeypatch.setattr(demo, "REFINE", [*demo.REFINE, "reward.refine.interval=2", "reward.refine.steps=8"])
+    arguments = ["demo", "runner.num_episodes=20", "runner.max_steps=12800", "--task", "peg", "--out", "d"]
+    assert main(arguments) == 0
     names = {path.name for path in Path("d").iterdir()}
-    whole = {"config.yaml", "result.json", "tasks.png", "episodes", "episodes.png", "reward", "fresh", "report"}
-    assert names == whole | {f"{task}.gif" for task in ("Reach", "PushCube", "PickCube", "PegInsertion")}
+    pictures = {"tasks.png", "episodes.png", "report.html", "config.yaml", "result.json"}
+    assert names == pictures | {
+        "episodes",
+        "reward",
+        "fresh",
+        "audit",
+        "start",
+        "frozen_reward_model",
+        "with_refinement",
+    }
     said = capsys.readouterr().out
-    assert "PegInsertion" in said and "32 episodes, 1,600 steps" in said and "failing episodes" in said
-    assert Path("d/report/report.html").exists() and Path("d/reward/checkpoints/best_model/calibration.json").exists()
+    assert "PPO, frozen reward model" in said and "gap, points" in said and "minutes in all" in said
+    page = Path("d/report.html").read_text()
+    assert "PegInsertion" in page and "What is a reward model?" in page and "data:image/gif" in page
+    result = json.loads(Path("d/result.json").read_text())
+    assert result["with refinement"]["account"]["labels"] == 48 and "account" in result["frozen reward model"]
+    assert main(["refine", "log", "d/with_refinement"]) == 0 and "48 frames asked about" in capsys.readouterr().out
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("ten years of work")
+    assert main(["demo", "--out", "mine"]) != 0 and "no earlier demo" in capsys.readouterr().err
+    assert Path("mine/thesis.txt").exists()
 
 
 @pytest.mark.slow

@@ -119,11 +119,9 @@ def demo(loaded: Loaded) -> None:
         say(f"{len(store)} episodes of a scripted expert that stumbles; {wins} of them end in success.")
         episodes.view(folder / "episodes", folder / "episodes.png")
     with stages.stage("Dataset and training") as say:
-        artifact = train_and_calibrate(
-            TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward"),
-            console,
-            target=0.05,
-        )
+        options = TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward")
+        with console.status("training"):
+            artifact = train_and_calibrate(options, QUIET, target=0.05)
         frozen = Artifact.load(artifact)
         val = frozen.provenance["val"]
         say(
@@ -300,23 +298,26 @@ def _numbers(found: Finished) -> dict[str, object]:
     }  # fmt: skip
 
 
+ROWS: dict[str, Callable[[Arm], str]] = {
+    "true success before": lambda arm: f"{arm.start.share:.0%}",
+    "after": lambda arm: str(arm.end),
+    "the model says": lambda arm: f"{arm.end_model:.0%}",
+    "gap, points": lambda arm: f"{100 * arm.gap:+.0f}",
+    "labels": lambda arm: str(arm.labels),
+    "minutes": lambda arm: f"{arm.minutes:.1f}",
+}
+
+
 def _say_goodbye(console: Console, folder: Path, story: Story, arms: list[Finished]) -> None:
     console.print(f"\n{headline(story)}\n", soft_wrap=True, highlight=False, markup=False)
-    table = Table()
-    for name in ("", "true success before", "after [95 %]", "the model says", "gap, points", "labels", "minutes"):
-        table.add_column(name, justify="left" if not name else "right")
-    for each in arms:
-        arm = each.arm
-        low, high = arm.end.interval
-        table.add_row(
-            arm.name, f"{arm.start.share:.0%}", f"{arm.end.share:.0%} [{low:.0%}, {high:.0%}]", f"{arm.end_model:.0%}",
-            f"{100 * arm.gap:+.0f}", str(arm.labels), f"{arm.minutes:.1f}",
-        )  # fmt: skip
+    table = Table("", *(each.arm.name for each in arms))
+    for name, cell in ROWS.items():
+        table.add_row(name, *(cell(each.arm) for each in arms))
     console.print(table)
     total = sum(stage.seconds for stage in story.stages)
     console.print(f"\n{total / 60:.1f} minutes in all. Open {folder / REPORT} for the story with pictures and films.")
     console.print(
-        f"Next: referee refine log {folder / 'with_refinement'}   ·   referee config list   ·   referee doctor",
+        f"\nNext: referee refine log {folder / 'with_refinement'}   ·   referee config list   ·   referee doctor",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
 
@@ -325,6 +326,6 @@ def clear(folder: Path) -> None:
     """Make room for a demo: what an earlier one left is removed, anything else is refused."""
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "tasks.png").exists()):
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.yaml").exists()):
         raise RefereeError(f"{folder} is there, and no earlier demo: choose another --out")
     shutil.rmtree(folder)
