@@ -45,9 +45,10 @@ RECORDED, DATA_SEED, FRESH_SEED, EPISODES = 200, 700_000, 3_000_000, 512
 JITTER = 0.3
 POOLED = 8
 """Iterations of 64 episodes over which a gap is taken."""
+ROW = "row.md"
 ARMS = {
     "oracle": ["reward.reward_weight=0", "reward.gt_success_bonus=1"],
-    "frozen": ["reward.gate_k=1", "reward.gate_n=1"],
+    "frozen": [],
     "guards": ["reward.refine.enabled=true", "reward.refine.budget=0", "reward.refine.mine=256"],
     "refined": ["reward.refine.enabled=true"],
 }
@@ -86,8 +87,13 @@ def start_of(task: str, seed: int, folder: Path, threads: list[str]) -> Path:
 
 def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Path, model: Path, folder: Path) -> None:
     """Train one arm, and print it."""
-    lines = [*ARMS[arm], f"reward.reward_mode={mode}", *config]
-    run = Training(arm_config(task, seed, start, model, *lines), folder / f"{task}_{seed}_{mode}_{arm}")
+    place = folder / f"{task}_{seed}_{mode}_{arm}"
+    if (place / ROW).exists():
+        print((place / ROW).read_text(), flush=True)
+        return
+    ungated = ["reward.gate_k=1", "reward.gate_n=1"] if (arm, mode) == ("frozen", "per_step") else []
+    lines = [*ARMS[arm], *ungated, f"reward.reward_mode={mode}", *config]
+    run = Training(arm_config(task, seed, start, model, *lines), place)
     run.warm_start(QUIET)
     course = learn(run)
     ends = judge(run, EPISODES, seed=FRESH_SEED), judge(run, EPISODES, seed=FRESH_SEED, noise=True)
@@ -95,14 +101,15 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     alarm, refiner = run.payment.alarm, run.payment.refiner
     account = {} if refiner is None else refiner.account(run.steps / CONTROL_HZ)
     rounds = [] if refiner is None else [sum(each.seconds.values()) for each in refiner.rounds if each.compared]
-    print(
+    text = (
         f"| {task} | {seed} | {mode} | {arm} | {ends[0]} | {ends[1]} | {100 * course.gap(POOLED):+.1f} "
         f"| {100 * largest(course):+.1f} | {curve(course.true)} | {curve(course.model)} "
         f"| {'–' if alarm is None or alarm.first_at is None else f'{alarm.first_at:,}'} | {account.get('labels', 0)} "
         f"| {len(run.payment.swaps)} | {f'{np.median(rounds):.0f} ({max(rounds):.0f})' if rounds else '–'} "
-        f"| {run.seconds / 60:.1f} |",
-        flush=True,
+        f"| {run.seconds / 60:.1f} |"
     )
+    print(text, flush=True)
+    (place / ROW).write_text(text)
     (run.folder / "course.json").write_text(json.dumps(vars(course)))
     run.close()
 
@@ -127,7 +134,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--steps", type=int, default=320_000, help="of each arm; in per-step mode, 0.4 of it")
     parser.add_argument("--threads", type=int, default=0, help="of updates and retraining (default: all cores)")
-    parser.add_argument("--folder", type=Path, default=Path(".bench/refinement"), help="what is there already is used")
+    parser.add_argument("--folder", type=Path, default=Path(".bench/refinement"), help="goes on with what is there")
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # episodes of noisy actors flicker, and are meant to
     threads = [f"actor.num_threads={args.threads}"]
