@@ -1,12 +1,14 @@
 """Prints what becomes of a weak policy under a learned reward: frozen, guarded, refined; beside the truth as a reward.
 
 Per task: 200 episodes of the scripted expert with noise are recorded with two cameras of 64 px, and `referee train`
-makes a reward model of them; for the guards, a second one of episodes whose cameras jitter. Per seed: PPO with the
-dense reward, stopped when a look at 128 episodes finds 27 % true success or more. From there, with the same budget:
+makes a reward model of them. Per seed: PPO with the dense reward, stopped when a look at 128 episodes finds 27 % true
+success or more. From there, with the same budget:
   oracle   the truth pays, and nothing else.
   frozen   the reward model pays; each state by itself in per-step mode, without a gate over time.
-  guards   the model of jittering cameras, which first learns that 256 frames of the policy's first steps are failures;
-           in per-step mode with the gate that was calibrated. No label is asked for.
+  guards   what is called a success but is unlike the successes that the model knows is not paid (`veto_unknown`); in
+           per-step mode also the gate that was calibrated. No label is asked for.
+  mined    the model first learns that 256 frames of the policy's first steps are failures. No label either.
+  jitter   the model was trained on episodes whose cameras jitter.
   refined  24 frames are asked about every five iterations, 480 in all; the truth answers, as a person would.
 Judged on 512 fresh episodes with the mean action and with the noise of exploration. "Gap" is what the model says above
 the truth in the last 512 training episodes; "largest" the largest of such means after the first third, either way.
@@ -49,9 +51,12 @@ ROW = "row.md"
 ARMS = {
     "oracle": ["reward.reward_weight=0", "reward.gt_success_bonus=1"],
     "frozen": [],
-    "guards": ["reward.refine.enabled=true", "reward.refine.budget=0", "reward.refine.mine=256"],
+    "guards": ["reward.veto_unknown=true"],
+    "mined": ["reward.refine.enabled=true", "reward.refine.budget=0", "reward.refine.mine=256"],
+    "jitter": [],
     "refined": ["reward.refine.enabled=true"],
 }
+USUAL = ["oracle", "frozen", "guards", "refined"]
 HEAD = (
     "| task | seed | mode | arm | end: true success | with noise | gap, points | largest | true success while learning "
     "| model's | alarm at | labels | swaps | s per round | minutes |"
@@ -91,7 +96,7 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     if (place / ROW).exists():
         print((place / ROW).read_text(), flush=True)
         return
-    ungated = ["reward.gate_k=1", "reward.gate_n=1"] if (arm, mode) == ("frozen", "per_step") else []
+    ungated = ["reward.gate_k=1", "reward.gate_n=1"] if arm != "guards" and mode == "per_step" else []
     lines = [*ARMS[arm], *ungated, f"reward.reward_mode={mode}", *config]
     run = Training(arm_config(task, seed, start, model, *lines), place)
     run.warm_start(QUIET)
@@ -131,7 +136,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", default=["PickCube", "PushCube", "PegInsertion"])
     parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1 2 for PickCube, 0 for the others")
     parser.add_argument("--modes", nargs="+", help="default: both for PickCube, terminal for the others")
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=USUAL, choices=list(ARMS))
     parser.add_argument("--steps", type=int, default=320_000, help="of each arm; in per-step mode, 0.4 of it")
     parser.add_argument("--threads", type=int, default=0, help="of updates and retraining (default: all cores)")
     parser.add_argument("--folder", type=Path, default=Path(".bench/refinement"), help="goes on with what is there")
@@ -146,7 +151,7 @@ def main() -> int:
             for mode in args.modes or (["terminal", "per_step"] if many else ["terminal"]):
                 steps = args.steps if mode == "terminal" else int(0.4 * args.steps)
                 for arm in args.arms:
-                    model = reward_model(task, args.folder, JITTER if arm == "guards" else 0.0)
+                    model = reward_model(task, args.folder, JITTER if arm == "jitter" else 0.0)
                     row(task, seed, mode, arm, [f"runner.max_steps={steps}", *threads], start, model, args.folder)
     return 0
 

@@ -22,6 +22,7 @@ cpu.cap_if_needed()
 from referee.config import load  # noqa: E402 - after the cap
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build  # noqa: E402
 from referee.models.artifact import embed  # noqa: E402
+from referee.models.contract import RewardModel  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 
 
@@ -45,12 +46,17 @@ class Drawing(Training):
             self.env.env.step = step  # type: ignore[method-assign]
 
 
+def _reference(net: RewardModel, frames: np.ndarray) -> Reference:
+    features, wins = embed(net, frames), np.arange(len(frames)) % 2 == 1
+    return Reference.of(features, frames, successes=wins).calibrated(features, successes=wins)
+
+
 def model_in(folder: Path) -> Path:
     """The model that `referee train` makes, untrained: its speed does not depend on its weights."""
     torch.manual_seed(0)
     net = build(ModelSpec(arch="resnet10", width=16, image_size=64, cameras=("front", "side"))).eval()
     frames = np.random.default_rng(0).integers(0, 255, (64, 2, 64, 64, 3)).astype(np.uint8)
-    Artifact(net, Calibration(), reference=Reference.of(embed(net, frames), frames)).save(folder / "model")
+    Artifact(net, Calibration(), reference=_reference(net, frames)).save(folder / "model")
     return folder / "model"
 
 

@@ -15,6 +15,7 @@ from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models import artifact as module
 from referee.models.artifact import embed
+from referee.models.contract import ModelError
 from referee.models.reference import MAX_DIM, shrunk_covariance
 
 SPECS = {
@@ -274,3 +275,27 @@ def test_a_reference_needs_frames_and_an_artifact_a_reference() -> None:
         with pytest.raises(RefereeError, match="holds no"):
             call()
     assert module.VERSION == 1
+
+
+def test_unknown_successes_are_those_beyond_nearly_all_of_validation() -> None:
+    random = np.random.default_rng(0)
+    features = random.standard_normal((600, 4)).astype(np.float32)
+    wins = np.arange(600) % 3 == 0
+    features[wins] += np.array([6, 0, 0, 0], np.float32)
+    plain = Reference.of(features, np.zeros((2, 1, 8, 8, 3), np.uint8))
+    assert not plain.knows_successes
+    with pytest.raises(ModelError, match="which of its frames are successes"):
+        plain.unknown(features)
+    reference = Reference.of(features, np.zeros((2, 1, 8, 8, 3), np.uint8), successes=wins)
+    assert not reference.knows_successes, "nothing of validation yet"
+    reference = reference.calibrated(features, successes=wins)
+    assert reference.unknown(features[wins]).mean() == pytest.approx(0.05, abs=0.01)
+    assert reference.unknown(features[~wins]).mean() > 0.95 and reference.unknown(features[wins] + 9).all()
+    # By hand: the distance that a covariance of the successes alone gives.
+    away = features[:5] - features[wins].mean(0)
+    by_hand = np.sqrt(np.einsum("nd,de,ne->n", away, np.linalg.inv(shrunk_covariance(features[wins])), away) / 4)
+    np.testing.assert_allclose(reference._from_successes(features[:5]), by_hand, rtol=1e-3)
+    again = Reference.from_arrays(reference.arrays())
+    assert (again.unknown(features) == reference.unknown(features)).all()
+    with pytest.raises(ModelError, match="successes that do not fit"):
+        Reference.from_arrays({**reference.arrays(), "success_mean": np.zeros(3, np.float32)})

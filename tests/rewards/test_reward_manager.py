@@ -204,3 +204,24 @@ def test_debug_pictures_never_end_a_run(
     for _ in range(2):
         assert manager.compute_rewards(frames(8)).shape == (8,)
     assert len(caplog.records) == 1 and "no space left" in caplog.text
+
+
+def test_a_success_unlike_all_known_ones_is_none(tmp_path: Path) -> None:
+    model = build(ModelSpec(arch="resnet10", width=4, image_size=32, cameras=("front",), hidden_dim=8)).eval()
+    random = np.random.default_rng(0)
+    images = random.integers(90, 110, (120, 32, 32, 3)).astype(np.uint8)
+    other = random.integers(0, 255, (20, 32, 32, 3)).astype(np.uint8)
+    features = embed(model, images)
+    every = np.ones(120, bool)
+    options = RewardOptions(veto_unknown=True, reward_threshold=0.0)  # all is called a success
+    plain = Artifact(model, reference=Reference.of(features, images))
+    with pytest.raises(RefereeError, match="veto_unknown has nothing to compare with"):
+        RewardManager(plain, options)
+    reference = Reference.of(features, images, successes=every).calibrated(features, successes=every)
+    manager = RewardManager(Artifact(model, reference=reference), options)
+    both = {"front": np.concatenate([images, other])}
+    success = manager.judge(both, cameras=("front",)).success
+    assert success is not None
+    assert success[:120].mean() == pytest.approx(0.95, abs=0.02) and not success[120:].any()
+    free = RewardManager(Artifact(model, reference=reference), RewardOptions(reward_threshold=0.0))
+    assert free.judge(both, cameras=("front",)).success.all()  # type: ignore[union-attr]

@@ -64,3 +64,15 @@ def test_refusals() -> None:
         Sampler(np.ones(10, int), 4, 0)
     with pytest.raises(RefereeError, match="too few for 8 micro-batches"):
         Sampler(np.arange(6) % 2, 8, 0, balanced=False, chunks=8)
+
+
+@pytest.mark.parametrize(
+    ("wins", "fails", "count", "chosen"),
+    [(50, 200, 40, 20), (5, 200, 40, 5), (200, 4, 40, 36), (10, 10, 100, 10), (0, 30, 10, 0), (30, 0, 10, 10)],
+)
+def test_frames_evenly_of_both_labels(wins: int, fails: int, count: int, chosen: int) -> None:
+    from referee.training.sampling import evenly
+
+    labels = np.r_[np.ones(wins, int), np.zeros(fails, int)]
+    rows = evenly(labels, count)
+    assert len(rows) == len(set(rows.tolist())) == min(count, wins + fails) and labels[rows].sum() == chosen

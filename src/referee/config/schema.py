@@ -498,6 +498,9 @@ class RewardConfig:
     )
     gate_k: int | None = key(None, "successes among the last gate_n states; null = the artifact's own", low=1)
     gate_n: int | None = key(None, "null = the artifact's own", low=1)
+    veto_unknown: bool = key(
+        False, "what is called a success but is unlike all known ones is none", only_if="reward_type=binary"
+    )
     combine_mode: str = key(
         "weighted", "with the environment's reward", choices=("weighted", "replace", "add"), only_if=PAYS
     )

@@ -14,6 +14,8 @@ MAX_DIM = 512
 """Features of more dimensions are projected to so many."""
 SAMPLE = 256
 FRAMES = 64
+KNOWN = 0.95
+"""Of the successes of validation, so many are near enough to those of training to be known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +34,19 @@ class Reference:
     """f32[D,d], where features have more than `MAX_DIM` dimensions."""
     usual: np.ndarray | None = None
     """f32[m]: distances of frames of validation, which were not learnt from; None where there were none."""
+    success_mean: np.ndarray | None = None
+    """f32[d]: the same of the success frames alone, as those below; None where nobody said which they are."""
+    success_precision: np.ndarray | None = None
+    success_usual: np.ndarray | None = None
 
     @classmethod
-    def of(cls, features: np.ndarray, frames: np.ndarray, *, seed: int = 0) -> Self:
-        """The reference of summaries f32[n,D] (`RewardModel.embed`) and of some or all frames uint8[m,V,H,W,3]."""
+    def of(
+        cls, features: np.ndarray, frames: np.ndarray, *, successes: np.ndarray | None = None, seed: int = 0
+    ) -> Self:
+        """The reference of summaries f32[n,D] (`RewardModel.embed`) and of some or all frames uint8[m,V,H,W,3].
+
+        successes: bool[n], which of the summaries are of success frames.
+        """
         if len(features) < 2:
             raise ModelError(f"{len(features)} frames are too few to say what usual frames look like")
         frames = frames[:, None] if frames.ndim == 4 else frames
@@ -49,6 +60,7 @@ class Reference:
             features = features @ projection
         mean = features.mean(0, dtype=np.float64)
         precision = np.linalg.inv(shrunk_covariance(features))
+        wins = features[successes] if successes is not None and successes.sum() > 1 else None
         chosen = random.permutation(len(features))[:SAMPLE]
         some = np.sort(random.permutation(len(frames))[:FRAMES])
         return cls(
@@ -57,6 +69,8 @@ class Reference:
             features[chosen].astype(np.float32),
             np.ascontiguousarray(frames[some]),
             projection,
+            success_mean=None if wins is None else wins.mean(0, dtype=np.float64).astype(np.float32),
+            success_precision=None if wins is None else np.linalg.inv(shrunk_covariance(wins)).astype(np.float32),
         )
 
     def distance(self, features: np.ndarray) -> np.ndarray:
@@ -64,23 +78,43 @@ class Reference:
 
         It is divided by the square root of the dimension, so that models of different width can be compared.
         """
-        return self._from_mean(features if self.projection is None else features @ self.projection)
+        return _mahalanobis(self._projected(features), self.mean, self.precision)
 
-    def _from_mean(self, features: np.ndarray) -> np.ndarray:
-        # With torch, which keeps to its number of threads: those of numpy's BLAS go on spinning beside the next update.
-        away = torch.from_numpy((features - self.mean).astype(np.float64))
-        squares = ((away @ torch.from_numpy(self.precision).double()) * away).sum(1)
-        return (squares.clamp_min(0) / len(self.mean)).sqrt().float().numpy()
+    def _projected(self, features: np.ndarray) -> np.ndarray:
+        return features if self.projection is None else features @ self.projection
 
-    def calibrated(self, features: np.ndarray) -> Self:
-        """The same with the distances of frames of validation, of their summaries f32[m,D]."""
-        return replace(self, usual=np.sort(self.distance(features)))
+    @property
+    def knows_successes(self) -> bool:
+        """Whether `unknown` can be answered."""
+        return self.success_mean is not None and self.success_usual is not None and len(self.success_usual) > 0
+
+    def unknown(self, features: np.ndarray, share: float = KNOWN) -> np.ndarray:
+        """bool[n]: whether summaries f32[n,D] lie farther from the known successes than `share` of those of validation.
+
+        Of true successes, about 1 - share do. A frame that fools a model often does: it is called a success for what it
+        has in common with successes, and differs in the rest.
+        """
+        if not self.knows_successes:
+            raise ModelError("the reference does not say which of its frames are successes: train the model again")
+        assert self.success_usual is not None
+        return self._from_successes(features) > float(np.quantile(self.success_usual, share))
+
+    def _from_successes(self, features: np.ndarray) -> np.ndarray:
+        assert self.success_mean is not None and self.success_precision is not None
+        return _mahalanobis(self._projected(features), self.success_mean, self.success_precision)
+
+    def calibrated(self, features: np.ndarray, *, successes: np.ndarray | None = None) -> Self:
+        """The same with the distances of frames of validation, of their summaries f32[m,D]; successes: bool[m]."""
+        found = replace(self, usual=np.sort(self.distance(features)))
+        if successes is None or self.success_mean is None or not successes.any():
+            return found
+        return replace(found, success_usual=np.sort(self._from_successes(features[successes])))
 
     def usual_within(self, share: float) -> float:
         """The distance within which so many of the usual frames are: of validation, or else of training."""
         if self.usual is not None and len(self.usual):
             return float(np.quantile(self.usual, share))
-        return float(np.quantile(self._from_mean(self.sample), share))
+        return float(np.quantile(_mahalanobis(self.sample, self.mean, self.precision), share))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
@@ -101,7 +135,19 @@ class Reference:
             raise ModelError("holds arrays that do not fit each other")
         if projection is not None and projection.shape[1:] != (size,):
             raise ModelError("holds a projection that does not fit")
-        return cls(mean, precision, sample, frames, projection, usual)
+        wins = [arrays.get(f"success_{name}") for name in ("mean", "precision", "usual")]
+        shapes = ((size,), (size, size))
+        if any(each is not None and each.shape != shape for each, shape in zip(wins, shapes, strict=False)):
+            raise ModelError("holds successes that do not fit")
+        return cls(mean, precision, sample, frames, projection, usual, *wins)
+
+
+def _mahalanobis(features: np.ndarray, mean: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """f32[n]: the distance of features f32[n,d] from a mean, divided by the square root of the dimension."""
+    # With torch, which keeps to its number of threads: those of numpy's BLAS go on spinning beside the next update.
+    away = torch.from_numpy((features - mean).astype(np.float64))
+    squares = ((away @ torch.from_numpy(precision).double()) * away).sum(1)
+    return (squares.clamp_min(0) / len(mean)).sqrt().float().numpy()
 
 
 def shrunk_covariance(samples: np.ndarray) -> np.ndarray:

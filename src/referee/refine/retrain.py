@@ -24,6 +24,7 @@ from referee.models.artifact import embed
 from referee.training.data import FrameSet
 from referee.training.fit import fit
 from referee.training.options import FitOptions
+from referee.training.sampling import evenly
 from referee.training.source import ImageSource
 
 BASE_FRAMES = 1024
@@ -31,6 +32,8 @@ BASE_FRAMES = 1024
 SHARE = 0.5
 """Of the frames of a retraining that are answered ones, each of them at most `REPEATS` times."""
 REPEATS = 32
+REFERENCE_FRAMES, VAL_FRAMES = 1024, 384
+"""From which the reference of a retrained model is made."""
 WORSE = 0.01
 """So much AUROC on the first validation may be lost."""
 
@@ -189,14 +192,15 @@ def _calibrated(artifact: Artifact, judged: list[Judged], ends: Labelled | None)
 
 def _reference(artifact: Artifact, base: Base, learn: Labelled) -> Reference:
     """Usual frames are now those of the first training and the answered ones."""
-    count = len(base.train)
-    some = np.linspace(0, count - 1, min(count, 1024)).round().astype(int)
+    some = evenly(base.train.labels.numpy(), REFERENCE_FRAMES)
     first = base.train.batch(some)[0].numpy().reshape(-1, *learn.images.shape[1:])
     images = np.concatenate([first, learn.images])
-    found = Reference.of(embed(artifact.model, images), images)
+    wins = np.concatenate([base.train.labels.numpy()[some], learn.labels]) == 1
+    found = Reference.of(embed(artifact.model, images), images, successes=wins)
     part = base.val[0]
-    rows = np.linspace(0, len(part) - 1, min(len(part), 384)).round().astype(int)
-    return found.calibrated(embed(artifact.model, part.batch(rows)[0].numpy().reshape(-1, *learn.images.shape[1:])))
+    rows = evenly(part.labels.numpy(), VAL_FRAMES)
+    usual = part.batch(rows)[0].numpy().reshape(-1, *learn.images.shape[1:])
+    return found.calibrated(embed(artifact.model, usual), successes=part.labels.numpy()[rows] == 1)
 
 
 def _compare(both: tuple[Artifact, Artifact], judged: Sequence[list[Judged]], recent: Labelled, mode: str) -> Compared:

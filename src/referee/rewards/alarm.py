@@ -16,10 +16,12 @@ from referee.models.contract import probability_of
 
 USUAL = 0.98
 """Frames are strange beyond the distance within which so many frames of validation are."""
-BANDS = {"strange": 0.06, "torn": 0.05, "drift": 0.10}
+BANDS = {"unknown": 0.12, "strange": 0.30, "torn": 0.05, "drift": 0.10}
 """What is allowed of each signal, as a mean over the window; docs/rewards.md says how they were chosen."""
 WINDOW, LEAST = (256, 128), (128, 64)
 """Frames, and second views, over which signals are averaged at least; and so many before a signal says anything."""
+FIRED = (256, 64)
+"""The same two numbers of frames that are called a success."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Look:
     torn: float
     """How far the probabilities of a frame and of another view of it are apart."""
     views: int
+    unknown: float
+    """Of the frames called a success, the share that is unlike the known ones; 0.05 is usual."""
+    fired: int
 
 
 class Alarm:
@@ -56,30 +61,43 @@ class Alarm:
         self._artifact, self._reference = artifact, artifact.reference
         self._far = artifact.reference.usual_within(USUAL)
         self._recent: deque[Look] = deque()
+        self._fired: deque[Look] = deque()
         self._begun: list[Look] = []
 
     def look(
-        self, summary: np.ndarray, probability: np.ndarray, images: np.ndarray, rows: np.ndarray, step: int
+        self,
+        summary: np.ndarray,
+        probability: np.ndarray,
+        images: np.ndarray,
+        rows: np.ndarray,
+        step: int,
+        threshold: float,
     ) -> dict[str, float]:
         """The numbers of an iteration under their log names; none before enough was seen.
 
-        summary, probability: f32[n,e] and f32[n] of all frames that were judged.
+        summary, probability: f32[n,e] and f32[n] of all frames that were judged; threshold: of a success.
         images: uint8[m,V,H,W,3] of some of them, `rows` int[m], which are looked at once more.
         """
         if not len(probability):
             return {}
         other = self._artifact.logits(other_view(images)) if len(images) else np.zeros(0)
         apart = np.abs(probability_of(other, self._artifact.calibration.temperature) - probability[rows])
+        fired = summary[probability >= threshold] if self._reference.knows_successes else summary[:0]
         found = Look(
             strange=float((self._reference.distance(summary) > self._far).mean()),
             unsure=float((4 * probability * (1 - probability)).mean()),
             frames=len(probability),
             torn=float(apart.mean()) if len(apart) else 0.0,
             views=len(apart),
+            unknown=float(self._reference.unknown(fired).mean()) if len(fired) else 0.0,
+            fired=len(fired),
         )
         self._recent.append(found)
-        while all(have >= need for have, need in zip(_counts(list(self._recent)[1:]), WINDOW, strict=True)):
+        while all(have >= need for have, need in zip(_counts(list(self._recent)[1:]), WINDOW, strict=False)):
             self._recent.popleft()
+        self._fired.extend([found] if found.fired else [])
+        while sum(each.fired for each in list(self._fired)[1:]) >= FIRED[0]:
+            self._fired.popleft()
         if _counts(self._begun)[0] < LEAST[0]:
             self._begun.append(found)
         signals = self.signals()
@@ -101,6 +119,8 @@ class Alarm:
             found["drift"] = max(0.0, now - before)
         if views >= LEAST[1]:
             found["torn"] = _mean(self._recent, "torn", "views")
+        if sum(each.fired for each in self._fired) >= FIRED[1]:
+            found["unknown"] = _mean(self._fired, "unknown", "fired")
         return found
 
     def reason(self) -> str:
@@ -108,6 +128,7 @@ class Alarm:
         signals = self.signals()
         worst = max(signals, key=lambda name: signals[name] / BANDS[name], default="")
         words = {
+            "unknown": "{:.0%} of the frames that it calls a success are unlike the successes it knows (usual: 5 %)",
             "strange": "{:.0%} of the judged frames are unlike those of training (usual: 2 %)",
             "torn": "two views of a judged frame differ by {:.2f} in probability (usual: below 0.03)",
             "drift": "the model is less sure than at the start of the run, by {:.2f}",
@@ -117,11 +138,13 @@ class Alarm:
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that later answers depend on."""
         raised = [-1 if step is None else step for step in (self.raised_at, self.first_at)]
-        return {"recent": _table(self._recent), "begun": _table(self._begun), "raised": np.array(raised)}
+        looks = {"recent": self._recent, "fired": self._fired, "begun": self._begun}
+        return {**{name: _table(each) for name, each in looks.items()}, "raised": np.array(raised)}
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
-        self._recent, self._begun = deque(_looks(state["recent"])), _looks(state["begun"])
+        self._recent, self._fired = (deque(_looks(state[name])) for name in ("recent", "fired"))
+        self._begun = _looks(state["begun"])
         self.raised_at, self.first_at = (None if step < 0 else step for step in state["raised"].tolist())
 
 
@@ -143,8 +166,8 @@ def _mean(looks: Iterable[Look], name: str, weight: str) -> float:
 
 
 def _table(looks: Iterable[Look]) -> np.ndarray:
-    return np.array([astuple(look) for look in looks], np.float64).reshape(-1, 5)
+    return np.array([astuple(look) for look in looks], np.float64).reshape(-1, 7)
 
 
 def _looks(table: np.ndarray) -> list[Look]:
-    return [Look(row[0], row[1], int(row[2]), row[3], int(row[4])) for row in table.tolist()]
+    return [Look(a, b, int(c), d, int(e), f, int(g)) for a, b, c, d, e, f, g in table.tolist()]

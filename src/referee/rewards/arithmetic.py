@@ -43,6 +43,8 @@ class RewardOptions:
     gate_k: int | None = None
     """So many of the last `gate_n` states must be successes; None is the artifact's own."""
     gate_n: int | None = None
+    veto_unknown: bool = False
+    """A frame that is called a success but is unlike the successes the model knows is none."""
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,12 @@ class RewardManager:
 
     def _prepare(self) -> None:
         self.gate(1)  # refused now rather than in the first rollout
+        reference = self.artifact.reference
+        if self.options.veto_unknown and (reference is None or not reference.knows_successes):
+            raise RefereeError(
+                f"{self.artifact.folder or 'the artifact'} does not say what its successes look like, so "
+                "reward.veto_unknown has nothing to compare with: train it again, with validation"
+            )
         if self._backend != "torch" or self._int8:
             self.artifact.use(self._backend, int8=self._int8)
         self.to_device(self._device)
@@ -125,13 +132,22 @@ class RewardManager:
                 f"the reward model says {logits[place]} of frame {place}: its weights or pixels are broken"
             )
         verdict = Verdict.of(logits, temperature=self.artifact.calibration.temperature, threshold=self.threshold)
-        assert verdict.probability is not None
+        assert verdict.probability is not None and verdict.success is not None
         self.latest = summary, verdict.probability
+        if self.options.veto_unknown and verdict.success.any():
+            verdict = replace(verdict, success=self._known(verdict.success, summary))
         self.frames += count
         self.seconds += time.perf_counter() - began
         if self._pictures is not None and count:
             self._save_pictures(self._pictures, images, verdict, cameras)
         return verdict
+
+    def _known(self, success: np.ndarray, summary: np.ndarray) -> np.ndarray:
+        """bool[n]: the successes without those that are unlike the known ones."""
+        assert self.artifact.reference is not None  # `_prepare` saw to it
+        found, rows = success.copy(), np.flatnonzero(success)
+        found[rows] = ~self.artifact.reference.unknown(summary[rows])
+        return found
 
     def _image_names(self, observations: Mapping[str, np.ndarray]) -> list[str]:
         """What the model looks at in the observations, all of one length."""

@@ -76,7 +76,8 @@ class Payment:
         """Let the alarm look at some of the frames that were judged."""
         start, was_quiet = time.perf_counter(), alarm.raised_at is None
         images, rows = self.reward.sample(self.config.alarm.frames, random)
-        numbers = alarm.look(*self.manager.latest, images, rows, step) if len(rows) else {}
+        threshold = self.manager.threshold
+        numbers = alarm.look(*self.manager.latest, images, rows, step, threshold) if len(rows) else {}
         if was_quiet and alarm.raised_at is not None:
             _log.warning(
                 "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "

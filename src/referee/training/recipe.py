@@ -28,6 +28,7 @@ from referee.training.features import cached_features, forget
 from referee.training.fit import FitResult, Report, fit, threads
 from referee.training.options import FitOptions
 from referee.training.parallel import Group
+from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 
 Log = Callable[[dict[str, float], int], None]
@@ -331,15 +332,19 @@ def _artifact(
 
 def _reference(model: RewardModel, data: Data) -> Reference:
     """What the training frames look like, and how far from them the frames of validation are; from some of both."""
-    images = _some(data.train, REFERENCE_FRAMES)
-    found = Reference.of(embed(model, images), images)
-    return found if data.val is None else found.calibrated(embed(model, _some(data.val, USUAL_FRAMES)))
+    images, wins = _some(data.train, REFERENCE_FRAMES)
+    found = Reference.of(embed(model, images), images, successes=wins)
+    if data.val is None:
+        return found
+    images, wins = _some(data.val, USUAL_FRAMES)
+    return found.calibrated(embed(model, images), successes=wins)
 
 
-def _some(frames: FrameSet, count: int) -> np.ndarray:
-    """uint8[n,…]: so many frames, evenly spaced, or all."""
-    rows = np.linspace(0, len(frames) - 1, min(len(frames), count)).round().astype(int)
-    return frames.batch(rows)[0].numpy()
+def _some(frames: FrameSet, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8[n,…] and bool[n]: so many frames, half of them successes if there are enough, and which are such."""
+    labels = frames.labels.numpy()
+    rows = evenly(labels, count)
+    return frames.batch(rows)[0].numpy(), labels[rows] == 1
 
 
 def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, result: FitResult) -> None:

@@ -65,5 +65,17 @@ class Sampler:
         return np.concatenate(passes)[offset : offset + count]
 
 
+def evenly(labels: np.ndarray, count: int) -> np.ndarray:
+    """int[n]: rows of so many frames or fewer, evenly spaced, half of them successes if there are enough.
+
+    labels: int[N], 0 or 1.
+    """
+    wins, fails = (np.flatnonzero(labels == value) for value in (1, 0))
+    half = min(len(wins), max(count // 2, count - len(fails)))
+    sides = ((wins, half), (fails, min(len(fails), count - half)))
+    chosen = [side[np.linspace(0, len(side) - 1, most).round().astype(int)] for side, most in sides if most > 0]
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+
+
 def _permutation(count: int, *key: int) -> np.ndarray:
     return np.random.default_rng(key).permutation(count)
