@@ -65,7 +65,7 @@ HEAD = (
     "| model's | alarm at | labels | swaps | s per round | minutes |"
 )
 SCRATCH_HEAD = (
-    "| task | seed | end: true success | true success of states while learning | model's | largest gap | gap above 20 at "
+    "| task | seed | end: true success | true of states while learning | model's | largest gap | gap above 20 at "
     "| alarm at | its reason at the end | minutes |"
 )
 
