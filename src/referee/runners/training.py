@@ -276,12 +276,14 @@ class Training:
         task = self.config.env.train.task if self.config.env.train else ""
         console.print(f"{task}: success at the end {self.outcomes.rate()} after {self.steps:,} steps")
         console.print(f"  {self.seconds / 60:.1f} minutes of training, best {100 * self.best.success:.1f} %")
-        raised = None if self.alarm is None else self.alarm.raised_at
-        if raised is not None:
+        raised = None if self.alarm is None else self.alarm.first_at
+        if self.alarm is not None and self.alarm.raised_at is not None:
             console.print(
-                f"  [bold red]alarm at step {raised:,}[/bold red]: the reward model judged frames that it does not "
-                "know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
+                f"  [bold red]alarm at step {self.alarm.raised_at:,}[/bold red]: the reward model judged frames that "
+                "it does not know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
             )  # fmt: skip
+        elif raised is not None:
+            console.print(f"  alarm at step {raised:,}, quiet since a better model took over")
         found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
         write_json(self.folder / "result.json", {**found, **self._account(console), **self.outcomes.summary()})
         if self.config.runner.film and isinstance(env := self.eval_env.unwrapped, PandaVectorEnv):
