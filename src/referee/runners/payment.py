@@ -74,16 +74,17 @@ class Payment:
 
     def _watch(self, alarm: Alarm, step: int, random: np.random.Generator) -> dict[str, float]:
         """Let the alarm look at some of the frames that were judged."""
-        start, was_quiet = time.perf_counter(), alarm.raised_at is None
+        start, never = time.perf_counter(), alarm.first_at is None
         images, rows = self.reward.sample(self.config.alarm.frames, random)
         threshold = self.manager.threshold
         numbers = alarm.look(*self.manager.latest, images, rows, step, threshold) if len(rows) else {}
-        if was_quiet and alarm.raised_at is not None:
-            _log.warning(
-                "alarm at step %s: %s. Do not trust its word from here on: judge the policy yourself, or label such "
-                "frames and train the model again",
-                f"{step:,}", alarm.reason(),
-            )  # fmt: skip
+        if never and alarm.first_at is not None:
+            advice = (
+                "judge the policy yourself, or label such frames and train the model again (reward.refine.enabled=true)"
+            )
+            if self.refiner is not None:
+                advice = "refinement asks about such frames"
+            _log.warning("alarm at step %s: %s. Do not trust its word: %s", f"{step:,}", alarm.reason(), advice)
         return {**numbers, "time/alarm": time.perf_counter() - start}
 
     # --- refinement ---
