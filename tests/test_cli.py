@@ -1,5 +1,6 @@
 """The command line: what it writes, and one clear line with exit code 2 for everything that is wrong."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -113,7 +114,8 @@ def test_config_show_and_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole story, small: a few episodes, a policy that has just begun, a few steps."""
     from referee.config import Config
-    from referee.runners import demo
+
+    demo = importlib.import_module("referee.runners.demo")  # the package holds a function of that name
     from referee.runners.training import Training
 
     def begun(config: Config, folder: Path) -> Training:

@@ -103,7 +103,7 @@ def fit(
     stop: asked after every step; when it says yes, a checkpoint is written and the result returned.
     """
     # Strided 1x1 convolutions of fewer than 8 channels write past their memory in oneDNN's backward pass (torch 2.13).
-    plain = not head_only and model.spec.width < NARROW
+    plain = not head_only and getattr(model.spec, "width", NARROW) < NARROW
     with threads(1 if head_only else options.threads), _without_onednn() if plain else nullcontext():
         fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
         with closing(fitting.crew):
