@@ -53,7 +53,7 @@ from referee.sim.scene import CONTROL_HZ
 from referee.training.data import DataOptions
 from referee.training.recipe import TrainOptions
 
-FOLDER, REPORT = Path("demo"), "report.html"
+REPORT = "report.html"
 SHORT = {"pick": "PickCube", "push": "PushCube", "peg": "PegInsertion"}
 DATA_SEED, FRESH_SEED, JUDGE_SEED = 7, 100_007, 3_000_000
 EPISODES = 256

@@ -56,7 +56,7 @@ class Payment:
             torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, self.reward.options)
         numbers = {
-            "time/compute_model_rewards": self._spent(before) / rollout.steps,
+            "time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps,
             "reward/version": float(self.manager.version),
         }
         random = np.random.default_rng((self._seed, step))
@@ -68,9 +68,6 @@ class Payment:
         self.truth.reset()
         self.truth.add(scored.success[scored.judged], rollout.success[scored.judged])
         return numbers | self.truth.log()
-
-    def _spent(self, before: float) -> float:
-        return self.manager.seconds - before
 
     def _watch(self, alarm: Alarm, step: int, random: np.random.Generator) -> dict[str, float]:
         """Let the alarm look at some of the frames that were judged."""
