@@ -9,7 +9,7 @@ success or more. From there, with the same budget:
            per-step mode also the gate that was calibrated. No label is asked for.
   mined    the model first learns that 256 frames of the policy's first steps are failures. No label either.
   jitter   the model was trained on episodes whose cameras jitter.
-  refined  24 frames are asked about every five iterations, 480 in all; the truth answers, as a person would.
+  refined  24 frames are asked about at twenty even times of the run, 480 in all; the truth answers, as a person would.
 Judged on 512 fresh episodes with the mean action and with the noise of exploration. "Gap" is what the model says above
 the truth in the last 512 training episodes; "largest" the largest of such means after the first third, either way.
 """
@@ -187,9 +187,10 @@ def main() -> int:
             start = start_of(task, seed, args.folder, threads)
             for mode in args.modes or (["terminal", "per_step"] if many else ["terminal"]):
                 steps = args.steps if mode == "terminal" else int(0.4 * args.steps)
+                lines = [f"runner.max_steps={steps}", f"reward.refine.interval={max(1, steps // 64_000)}", *threads]
                 for arm in args.arms:
                     model = reward_model(task, args.folder, JITTER if arm == "jitter" else 0.0)
-                    row(task, seed, mode, arm, [f"runner.max_steps={steps}", *threads], start, model, args.folder)
+                    row(task, seed, mode, arm, lines, start, model, args.folder)
     return 0
 
 
