@@ -32,8 +32,6 @@ class Sheet:
     """Of the policy's training."""
     version: int
     """Of the model that judged them."""
-    truth: np.ndarray | None = None
-    """bool[k]: what a simulation knows. Only the labeller `truth` reads it; it is not kept."""
     id: str = ""
     """Given by the book."""
     labels: np.ndarray | None = None
@@ -73,7 +71,7 @@ class Book:
         """Keep a sheet; it is on disk when this returns."""
         if len(sheet) < 2:
             raise RefereeError(f"a sheet of {len(sheet)} frames cannot be kept: ask about 2 or more")
-        kept = replace(sheet, id=self.store.append(_episode(sheet, self._cameras, self._task)), truth=None)
+        kept = replace(sheet, id=self.store.append(_episode(sheet, self._cameras, self._task)))
         self._sheets.append(kept)
         return kept
 
