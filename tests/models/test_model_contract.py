@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from referee.errors import RefereeError
 from referee.models import ModelSpec, RewardModel, Verdict, build, register
 from referee.models.binary_classifier import BinaryRewardClassifier, SpatialLearnedEmbeddings
-from referee.models.contract import MEAN, STD, probability_of, select_views
+from referee.models.contract import MEAN, STD, frames_of, probability_of, select_views
 from referee.models.registry import names
 from referee.models.spec import square
 
@@ -212,6 +212,13 @@ def test_views_are_found_by_name_or_by_place() -> None:
     np.testing.assert_array_equal(select_views(obs, ("base_camera", "side"), cameras), three[:, :2])
     tensors = {name: torch.from_numpy(value) for name, value in named.items()}
     np.testing.assert_array_equal(select_views(tensors, ("side", "wrist")), three[:, 1:])  # type: ignore[arg-type]
+
+
+def test_frames_of_any_number_of_cameras_have_five_axes() -> None:
+    three = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), dtype=np.uint8)
+    for places, cameras in (([1], ("side",)), ([2, 0], ("wrist", "front"))):
+        found = frames_of(views_of(three), cameras, ("front", "side", "wrist"))
+        np.testing.assert_array_equal(found, three[:, places])
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,14 @@ def select_views(
     return _stack([views[place] for place in places], wanted)
 
 
+def frames_of(
+    observations: Mapping[str, np.ndarray], wanted: Sequence[str], cameras: Sequence[str] | None = None
+) -> np.ndarray:
+    """The same as an array that has all five axes [n,V,H,W,3], of a single camera too."""
+    views = np.asarray(select_views(observations, wanted, cameras))
+    return views if views.ndim == 5 else views[:, None]
+
+
 def _place(name: str, cameras: Sequence[str]) -> int:
     if name not in cameras:
         raise ModelError(f"the model looks at camera {name!r}, but the observations show {', '.join(cameras)}")

@@ -28,7 +28,7 @@ from referee.files import write_json
 from referee.metrics.ranking import auroc
 from referee.metrics.rates import Rate
 from referee.models import Artifact
-from referee.models.contract import select_views
+from referee.models.contract import frames_of
 from referee.pictures import save_gif
 from referee.rl.policy import Player
 from referee.runners import episodes
@@ -177,8 +177,7 @@ def _arm(name: str, config: Config, folder: Path, console: Console, *, film: boo
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def keep(pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
-        views = np.asarray(select_views(pictures, payment.manager.artifact.spec.cameras, payment.reward.cameras))
-        seen.append((views if views.ndim == 5 else views[:, None], truth))
+        seen.append((frames_of(pictures, payment.manager.artifact.spec.cameras, payment.reward.cameras), truth))
 
     after = judge(run, EPISODES, seed=JUDGE_SEED, tell=keep)
     account = {} if payment.refiner is None else payment.refiner.account(run.steps / CONTROL_HZ)

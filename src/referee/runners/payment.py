@@ -13,7 +13,7 @@ import torch
 from referee.config.schema import RewardConfig
 from referee.envs import RefereeVectorEnv
 from referee.models import Artifact
-from referee.models.contract import select_views
+from referee.models.contract import frames_of
 from referee.refine.loop import PER_LOOK, Refiner, Round
 from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
 from referee.rl.policy import Player
@@ -103,8 +103,7 @@ class Payment:
 
     def _views(self, pictures: Mapping[str, np.ndarray]) -> np.ndarray:
         """uint8[n,V,H,W,3]: what the model looks at."""
-        views = np.asarray(select_views(pictures, self.manager.artifact.spec.cameras, self.reward.cameras))
-        return views if views.ndim == 5 else views[:, None]
+        return frames_of(pictures, self.manager.artifact.spec.cameras, self.reward.cameras)
 
     def refine(self, step: int, iteration: int) -> Round | None:
         """A round of questions and learning, where one is due; a better model pays from the next rollout on."""

@@ -12,7 +12,7 @@ import numpy as np
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.models import Artifact
-from referee.models.contract import Verdict, select_views
+from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
 from referee.rl.rollout import Rollout
@@ -107,8 +107,7 @@ class RewardWorker:
         there = len(next(iter(pictures.values())))
         rows = np.sort(random.permutation(there)[:count])
         chosen = {name: images[rows] for name, images in pictures.items()}
-        views = np.asarray(select_views(chosen, self.manager.artifact.spec.cameras, self.cameras))
-        return (views if views.ndim == 5 else views[:, None]), rows
+        return frames_of(chosen, self.manager.artifact.spec.cameras, self.cameras), rows
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
