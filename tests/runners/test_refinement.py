@@ -186,16 +186,19 @@ def test_refinement_changes_nothing_before_its_first_swap(model: Path, tmp_path:
 def test_a_whole_run_is_explained(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         "reward.use_reward_model=true", f"reward.model.model_path={model}", "runner.max_steps=144",
-        f"runner.logger.log_path={tmp_path / 'run'}", "runner.logger.logger_backends=[]",
+        f"runner.logger.log_path={tmp_path / 'run'}", "runner.logger.logger_backends=[]", "runner.eval_interval=1",
+        "reward.refine.seconds_per_label=3",
     ]  # fmt: skip
     run_recipe(load("panda_ppo_mlp", [*SMALL, *lines]))
     capsys.readouterr()
     assert main(["refine", "log", str(tmp_path / "run"), "--sheets", str(tmp_path / "sheets")]) == 0
     said = capsys.readouterr().out
     assert "36 frames asked about" in said and "v1 (new)" in said
+    assert "(steps 48 → 144)" in said and "36 labels, 1.8 minutes of a person, 0.1 minutes of the robot" in said
+    assert "per 100 labels" in said and "per hour of the robot" in said
     assert len(list((tmp_path / "sheets").glob("*.png"))) == 3
     result: dict[str, Any] = __import__("json").loads((tmp_path / "run" / "result.json").read_text())
-    assert result["refinement"]["labels"] == 36 and result["refinement"]["label_minutes"] == pytest.approx(1.2)
+    assert result["refinement"]["labels"] == 36 and result["refinement"]["label_minutes"] == pytest.approx(1.8)
     assert main(["refine", "log", str(tmp_path)]) != 0
     assert "holds no refinement" in capsys.readouterr().err
 

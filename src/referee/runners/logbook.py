@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from referee.config import Loaded
 from referee.errors import MissingDependency
 
+METRICS = "metrics.jsonl"
+
 
 class _Backend(Protocol):
     def write(self, values: dict[str, float], step: int) -> None: ...
@@ -65,7 +67,7 @@ class Logbook:
             self._backends.append(
                 _TensorBoard(folder / "tensorboard") if name == "tensorboard" else _WandB(folder, loaded)
             )
-        self._file = (folder / "metrics.jsonl").open("a")
+        self._file = (folder / METRICS).open("a")
 
     def write(self, values: dict[str, float], step: int) -> None:
         """One line of numbers at `step`."""
@@ -79,3 +81,17 @@ class Logbook:
         self._file.close()
         for backend in self._backends:
             backend.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines that a run wrote, in the order of their steps, without what a resumed run has forgotten."""
+    path, found = Path(folder) / METRICS, list[dict[str, float]]()
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:  # cut off, when the run was killed
+            continue
+        while found and found[-1]["step"] >= line["step"]:
+            found.pop()
+        found.append(line)
+    return found

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from referee.audit.judged import views
+from referee.config import load
 from referee.datasets.source import resolve
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
@@ -17,6 +18,7 @@ from referee.models import Artifact
 from referee.refine.book import MINED, Book
 from referee.refine.labellers import LABELLERS, save_sheet
 from referee.refine.loop import BOOK, POOL, ROUNDS, VERSIONS, RefineOptions, Refiner, Round, read_rounds
+from referee.runners.gain import gain
 from referee.runners.payment import refined_folder
 
 
@@ -78,7 +80,7 @@ def _frames(store: EpisodeStore, model: Artifact, seed: int) -> tuple[np.ndarray
 
 
 def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
-    """Explain a refinement: each round, what it found and what came of it, and what all of it cost.
+    """Explain a refinement: each round, what it found and what came of it; what all of it cost and brought.
 
     run: of a policy, or the folder of `referee refine run`. sheets: where to draw the frames that were asked about.
     """
@@ -104,6 +106,9 @@ def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
         f"\n{book.asked} frames asked about: {wins} successes, {fails} failures, {book.asked - wins - fails} unanswered"
         + (f"; {mined} more of the policy's first steps taken as failures" if mined else "")
     )
+    told = gain(run, rounds, _seconds_per_label(run))
+    for line in [f"success gained         {told}"] if isinstance(told, str) else told.lines():
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"questions and answers  {folder / BOOK} (an episode store and its label log)", soft_wrap=True)
     if (folder / VERSIONS).is_dir():
         console.print(f"models                 {folder / VERSIONS}", soft_wrap=True)
@@ -111,6 +116,14 @@ def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
         for number, sheet in enumerate(found, 1):
             save_sheet(sheets / f"{number:03d}_step_{sheet.step}.png", sheet)
         console.print(f"pictures               {sheets}", soft_wrap=True)
+
+
+def _seconds_per_label(run: Path) -> float | None:
+    """What an answer costs by the configuration of a run; None where there is none that can be read."""
+    try:
+        return load(str(run / "config.yaml")).config.reward.refine.seconds_per_label
+    except RefereeError:
+        return None
 
 
 def _cells(done: Round) -> tuple[str, ...]:
