@@ -19,7 +19,9 @@ from rich.table import Table
 
 from referee import __version__
 from referee.audit import words
-from referee.audit.story import Arm, Card, Fooled, Stage, Story, headline, write_story
+from referee.audit.story import Arm, Card, Fooled, Stage, Story
+from referee.audit.story_page import write_story
+from referee.audit.story_words import headline
 from referee.config import Config, Loaded
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
