@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,10 @@ from referee.training.running import Running, settle
 from referee.training.sampling import Sampler
 from referee.training.schedule import factor
 from referee.training.source import Source
+from referee.training.switches import safe_convolutions, threads
 
 EVAL_BATCH = 64
 """Frames per forward pass without gradients: small ones stay in the cache of a CPU."""
-NARROW = 8
-"""Channels below which oneDNN is not used for learning."""
 State = dict[str, Tensor]
 
 
@@ -102,9 +100,7 @@ def fit(
     on_best: takes the weights whenever a validation is the best so far.
     stop: asked after every step; when it says yes, a checkpoint is written and the result returned.
     """
-    # Strided 1x1 convolutions of fewer than 8 channels write past their memory in oneDNN's backward pass (torch 2.13).
-    plain = not head_only and getattr(model.spec, "width", NARROW) < NARROW
-    with threads(1 if head_only else options.threads), _without_onednn() if plain else nullcontext():
+    with threads(1 if head_only else options.threads), safe_convolutions(model, head_only=head_only):
         fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
         with closing(fitting.crew):
             return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never)
@@ -139,14 +135,6 @@ def judge(labels: np.ndarray, logits: np.ndarray) -> Scores:
     return Scores(auroc(labels, logits), float(loss), float(((logits > 0) == labels).mean()))
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it also asks about GPUs that are not there
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
-
-
 class Net(nn.Module):
     """From what a source gives to logits: the whole model on images, or its head on features."""
 
@@ -157,17 +145,6 @@ class Net(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """logits f32[n]"""
         return self.model.head(inputs) if self.head_only else self.model(self.model.prepare(inputs))
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads of torch for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Fit:

@@ -25,11 +25,12 @@ from referee.models.registry import build
 from referee.training import checkpoint, debug, parallel
 from referee.training.data import Data, DataOptions, FrameSet, open_data
 from referee.training.features import cached_features, forget
-from referee.training.fit import FitResult, Report, fit, threads
+from referee.training.fit import FitResult, Report, fit
 from referee.training.options import FitOptions
 from referee.training.parallel import Group
 from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
+from referee.training.switches import threads
 
 Log = Callable[[dict[str, float], int], None]
 MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
