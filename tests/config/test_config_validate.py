@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from referee.config import Config, PandaEnvConfig, load
+from referee.config.declare import key
 from referee.config.keys import known_keys, nearest_key, specs, walk
 from referee.config.leaves import COMMAND_LINE, Leaf
-from referee.config.schema import RECIPES, key
+from referee.config.schema import RECIPES
 from referee.config.validate import build, complete
 from referee.errors import ConfigError, RefereeError
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from referee.config import load
-from referee.config.schema import ActorConfig, BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
+from referee.config.learning import ActorConfig
+from referee.config.schema import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.errors import ConfigError
 from referee.runners.train_reward import options_of
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from referee.config import PandaEnvConfig
-from referee.config.schema import BCConfig
+from referee.config.learning import ActorConfig, BCConfig, PPOConfig
 from referee.envs import make_vec
 from referee.envs.policies import demonstrations
 from referee.errors import RefereeError
 from referee.rl.bc import clone
 from referee.rl.policy import Player, Policy, PolicySpec
+from referee.rl.ppo import PPO
 from referee.runners.rollout import roll_out
 
 SPEC = PolicySpec("mlp", state_size=3, image_size=0, views=0, action_size=2, hidden_dims=(32,))
@@ -53,3 +54,15 @@ def test_a_cloned_policy_reaches() -> None:
     clone(policy, observations, actions, BCConfig(episodes=32, epochs=15, batch_size=512), torch.Generator())
     player = Player(policy, env)
     assert roll_out(env, player, 32, seed=900, observe=player.see).rate().share > 0.8
+
+
+def test_a_learner_goes_on_from_a_cloned_policy() -> None:
+    """Cloning leaves the gradients where the learner looks for them."""
+    policy = Policy(SPEC)
+    ppo = PPO(policy, PPOConfig(), ActorConfig(), torch.Generator())
+    clone(
+        policy, {"states": np.ones((4, 3), np.float32)}, np.ones((4, 2)), BCConfig(episodes=1, epochs=1), ppo.generator
+    )
+    assert ppo.weights.grad is not None
+    ppo.weights.grad.fill_(1.0)
+    assert all((parameter.grad == 1.0).all() for parameter in policy.parameters())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from referee.config.schema import ActorConfig, PPOConfig
+from referee.config.learning import ActorConfig, PPOConfig
 from referee.rl.batch import Batch
 from referee.rl.gradient import HandGradient
 from referee.rl.policy import Policy, PolicySpec

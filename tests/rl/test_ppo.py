@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from referee.config import PandaEnvConfig
-from referee.config.schema import ActorConfig, OptimConfig, PPOConfig
+from referee.config.learning import ActorConfig, OptimConfig, PPOConfig
 from referee.envs import make_vec
 from referee.rl.batch import Batch
 from referee.rl.policy import Policy, PolicySpec

@@ -10,8 +10,9 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from typing import Any
 
+from referee.config.declare import Key
 from referee.config.leaves import Path, dotted
-from referee.config.schema import Config, Key
+from referee.config.schema import Config
 
 
 @dataclass(frozen=True)

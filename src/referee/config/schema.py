@@ -7,54 +7,12 @@ A later section adds a dataclass here and, where it brings a runner, a row in RE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-REQUIRED = MISSING  # as a default: the key has to be given
+from referee.config.declare import REQUIRED, key
+from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
+
 ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-
-
-@dataclass(frozen=True)
-class Key:
-    """What the schema says about one key beside its type and default; see `key`."""
-
-    help: str
-    choices: tuple[Any, ...] | None = None
-    low: float | None = None
-    high: float | None = None
-    only_if: str | None = None
-    tag: bool = False
-    single: bool = False
-    by: tuple[str, Mapping[str, type]] | None = None
-
-
-def key(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[Any, ...] | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    only_if: str | None = None,
-    tag: bool = False,
-    single: bool = False,
-    by: tuple[str, Mapping[str, type]] | None = None,
-) -> Any:
-    """Declare one key.
-
-    default: the value, a dataclass for a section, or REQUIRED.
-    choices: the values allowed; for a list, the entries allowed, each at most once.
-    low, high: bounds, both included; for a list, of its length.
-    only_if: when the key acts, as "policy=expert", "film" (is on), or several joined by " or "; a name
-        without a dot is a sibling, one with dots is absolute. A key set without effect is reported.
-    tag: the value of this key chooses the dataclass of its section (see EnvConfig).
-    single: a list that may also be given as its only entry, without brackets.
-    by: for a section, another key and the dataclasses that its values choose; the first one is taken otherwise.
-    """
-    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by)}
-    if isinstance(default, type):
-        return field(default_factory=default, metadata=meta)
-    return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True)
@@ -256,77 +214,6 @@ class EnvSection:
     group_name: str = key("EnvGroup", "name of the env worker group")
     train: EnvConfig | None = key(None, "the env to train in; null = none")
     eval: EnvConfig | None = key(None, "the env to evaluate in; null = none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BCConfig:
-    """Behaviour cloning of the scripted expert before reinforcement learning starts."""
-
-    episodes: int = key(0, "demonstrations to clone; 0 = no warm start", low=0)
-    noise: float = key(0.2, "noise of the demonstrating expert", low=0, only_if="episodes")
-    epochs: int = key(20, "passes over the demonstrations", low=1, only_if="episodes")
-    batch_size: int = key(256, "samples per step", low=1, only_if="episodes")
-    lr: float = key(1e-3, "learning rate", low=0, only_if="episodes")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """Proximal policy optimisation."""
-
-    name: str = key("ppo", "which algorithm", tag=True)
-    rollout_steps: int = key(50, "steps of every environment per iteration", low=1)
-    update_epochs: int = key(8, "passes over each rollout", low=1)
-    gamma: float = key(0.97, "discount", low=0, high=1)
-    gae_lambda: float = key(0.95, "bias against variance of the advantages", low=0, high=1)
-    clip_ratio: float = key(0.2, "how far the policy may move in one iteration", low=0)
-    value_clip: float | None = key(None, "the same for the value; null = no clipping", low=0)
-    value_coef: float = key(0.5, "weight of the value loss", low=0)
-    entropy_coef: float = key(0.0, "weight of the entropy bonus", low=0)
-    target_kl: float | None = key(None, "stop an iteration beyond 1.5 times this; null = never", low=0)
-    normalise_advantages: bool = key(True, "per minibatch")
-    normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
-    bootstrap_type: str = key(
-        "standard",
-        "future counted at an episode's end: when cut off, always, or never (as where only the end is paid)",
-        choices=("standard", "always", "never"),
-    )
-    critic_warmup: int = key(0, "first iterations, in which only the critic learns: after a change of reward", low=0)
-    bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning")
-
-
-AlgorithmConfig = PPOConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyModelConfig:
-    """The policy network."""
-
-    model_type: str = key("mlp", "mlp on state, or cnn on images (and proprioception)", choices=("mlp", "cnn"))
-    hidden_dims: tuple[int, ...] = key((128, 128), "widths of the hidden layers", low=1)
-    initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
-    model_path: str | None = key(None, "run or checkpoint whose policy to start from; null = a random one")
-    start_log_std: float | None = key(
-        None, "log of the action noise with which that policy goes on; null = its own", low=-5, high=2
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimConfig:
-    """The optimiser (Adam)."""
-
-    lr: float = key(3e-4, "learning rate", low=0)
-    schedule: str = key("constant", "over the run", choices=("constant", "linear"))
-    clip_grad: float = key(0.5, "largest norm of the gradient", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorConfig:
-    """The worker that learns the policy."""
-
-    model: PolicyModelConfig = key(PolicyModelConfig, "the network")
-    optim: OptimConfig = key(OptimConfig, "the optimiser")
-    global_batch_size: int = key(800, "samples per optimiser step; divides num_envs x rollout_steps", low=1)
-    num_threads: int = key(0, "threads of an update; 0 = one per core", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,7 +431,7 @@ class Config:
 
     runner: RunnerConfig = key(REQUIRED, "what to run")
     env: EnvSection = key(EnvSection, "where to run it")
-    algorithm: AlgorithmConfig = key(AlgorithmConfig, "how the policy learns")
+    algorithm: AlgorithmConfig = key(PPOConfig, "how the policy learns")
     reward: RewardConfig = key(RewardConfig, "a learned reward")
     data: DataConfig = key(DataConfig, "what a reward model learns from")
     actor: ActorConfig | RewardActorConfig = key(

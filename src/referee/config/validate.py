@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from referee.config.declare import Key
 from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs
 from referee.config.leaves import DEFAULT, Leaf, Leaves, Path, dotted, under
-from referee.config.schema import Key
 from referee.errors import ConfigError
 
 T = TypeVar("T")

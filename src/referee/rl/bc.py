@@ -7,13 +7,13 @@ import math
 import numpy as np
 import torch
 
-from referee.config.schema import BCConfig
+from referee.config.learning import BCConfig
 from referee.errors import RefereeError
-from referee.rl.policy import Policy
+from referee.rl.squashed import AnyPolicy
 
 
 def clone(
-    policy: Policy,
+    policy: AnyPolicy,
     observations: dict[str, np.ndarray],
     actions: np.ndarray,
     config: BCConfig,
@@ -40,7 +40,7 @@ def clone(
         for start in range(0, count, config.batch_size):
             index = order[start : start + config.batch_size]
             loss = ((policy.mean({name: value[index] for name, value in tensors.items()}) - targets[index]) ** 2).mean()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=False)  # gradients may be views of a learner's own vector
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(loss.detach()) * len(index)

@@ -20,7 +20,8 @@ from safetensors.torch import save_file as save_tensors
 
 from referee import files
 from referee.errors import RefereeError
-from referee.rl.policy import Policy, PolicySpec
+from referee.rl.policy import PolicySpec
+from referee.rl.squashed import AnyPolicy, make_policy
 
 VERSION = 1
 T = TypeVar("T")
@@ -108,15 +109,15 @@ def find(place: Path) -> Path:
     raise CheckpointError(f"{place} holds no checkpoint: give a run directory, or one of its checkpoints/step_…")
 
 
-def load_policy(folder: Path) -> tuple[Policy, dict[str, Any]]:
+def load_policy(folder: Path) -> tuple[AnyPolicy, dict[str, Any]]:
     """Only the policy of a checkpoint, ready to act."""
     checkpoint = load(folder)
-    policy = Policy(PolicySpec.from_json(checkpoint.meta["policy"]))
+    policy = make_policy(PolicySpec.from_json(checkpoint.meta["policy"]))
     _fill(policy, checkpoint.policy, folder)
     return policy.eval(), checkpoint.meta
 
 
-def restore_policy(policy: Policy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
+def restore_policy(policy: AnyPolicy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
     """Put a checkpoint's weights into `policy`; refuse those of another task or network."""
     theirs, ours = checkpoint.meta["task"], task
     if theirs != ours:
@@ -132,7 +133,7 @@ def restore_policy(policy: Policy, checkpoint: Checkpoint, folder: Path, *, task
     _fill(policy, checkpoint.policy, folder)
 
 
-def _fill(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+def _fill(policy: AnyPolicy, weights: dict[str, torch.Tensor], folder: Path) -> None:
     try:
         policy.load_state_dict(weights)
     except RuntimeError as error:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from referee.config.schema import PPOConfig
+from referee.config.learning import PPOConfig
 from referee.rl.batch import Batch, Parts
 from referee.rl.policy import MLP, Policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,10 +31,18 @@ class PolicySpec:
     initial_log_std: float = -0.5
     proprio_size: int = 0
     """Leading entries of the state that the actor of a `cnn` sees beside its images; the critic sees all of it."""
+    squashed: bool = False
+    """Whether actions are squashed by tanh (SAC), or clipped (PPO)."""
 
     @classmethod
     def of(
-        cls, env: RefereeVectorEnv, model_type: str, hidden_dims: tuple[int, ...], initial_log_std: float
+        cls,
+        env: RefereeVectorEnv,
+        model_type: str,
+        hidden_dims: tuple[int, ...],
+        initial_log_std: float,
+        *,
+        squashed: bool = False,
     ) -> PolicySpec:
         """The spec that fits an environment's spaces."""
         spaces: Any = env.single_observation_space
@@ -49,6 +57,7 @@ class PolicySpec:
             hidden_dims=tuple(hidden_dims),
             initial_log_std=initial_log_std,
             proprio_size=env.proprio_size if has_images and has_state else 0,
+            squashed=squashed,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -268,10 +277,20 @@ class Policy(nn.Module):
         return result
 
 
+class Acts(Protocol):
+    """What all policies can."""
+
+    spec: PolicySpec
+    norm: RunningNorm | None
+
+    def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
+        """Actions f32[n,a], with standard normal `noise` scaled by the policy's spread."""
+
+
 class Player:
     """A trained policy as `roll_out` wants it: it acts, without noise, on what it saw last."""
 
-    def __init__(self, policy: Policy, env: RefereeVectorEnv, *, noise_seed: int | None = None) -> None:
+    def __init__(self, policy: Acts, env: RefereeVectorEnv, *, noise_seed: int | None = None) -> None:
         self._policy = policy
         self._shape = (env.num_envs, policy.spec.action_size)
         self._observation: dict[str, np.ndarray] = {}

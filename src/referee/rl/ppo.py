@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.config.schema import ActorConfig, PPOConfig
+from referee.config.learning import ActorConfig, PPOConfig
 from referee.errors import RefereeError
 from referee.rl.batch import Batch, Parts
+from referee.rl.flat import flatten
 from referee.rl.gae import gae
 from referee.rl.gradient import HandGradient
 from referee.rl.policy import Policy, Tensors
@@ -30,7 +31,7 @@ class PPO:
         self.config = config
         self.actor = actor
         self.generator = generator
-        self.weights = flatten(policy)
+        self.weights = flatten(policy.parameters())
         self._by_hand = HandGradient(policy, config, actor.global_batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
         self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
@@ -177,20 +178,6 @@ class PPO:
         shuffled = batch.take(torch.randperm(len(batch), generator=self.generator))
         for start in range(0, len(batch), self.actor.global_batch_size):
             yield shuffled.slice(start, start + self.actor.global_batch_size)
-
-
-def flatten(policy: Policy) -> nn.Parameter:
-    """All weights of the policy as one vector that it shares, with a gradient: one optimiser step instead of many."""
-    parameters = list(policy.parameters())
-    flat = nn.Parameter(torch.cat([each.detach().reshape(-1) for each in parameters]))
-    flat.grad = torch.zeros_like(flat)
-    start = 0
-    for each in parameters:
-        stop = start + each.numel()
-        each.data = flat.data[start:stop].view(each.shape)
-        each.grad = flat.grad[start:stop].view(each.shape)
-        start = stop
-    return flat
 
 
 def _check_finite(rollout: Rollout) -> None:

@@ -35,6 +35,8 @@ class Rollout:
         self.truncated = np.zeros(shape, bool)
         self.success = np.zeros(shape, bool)
         """The truth, to be logged beside what a reward model says; no learner reads it."""
+        self.intervened = np.zeros(shape, bool)
+        """Where a person acted instead of the policy; `actions` are then that person's."""
         self.versions = np.zeros(shape, np.int32)
         """Of the reward model that paid; 0 for the first one, and where none did."""
         self.finals: list[Final] = []
@@ -61,6 +63,9 @@ class Rollout:
         for name, array in self.observations.items():
             array[step] = observation[name]
         self.actions[step] = actions
+        self.intervened[step] = info.get("_intervene_action", False)
+        if self.intervened[step].any():
+            self.actions[step, self.intervened[step]] = info["intervene_action"][self.intervened[step]]
         self.rewards[step] = rewards
         self.terminated[step] = terminated
         self.truncated[step] = truncated

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from referee.config import Config
-from referee.config.schema import ActorConfig, PandaEnvConfig, RewardConfig, RewardModelConfig
+from referee.config.learning import ActorConfig
+from referee.config.schema import PandaEnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError

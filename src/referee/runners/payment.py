@@ -19,6 +19,7 @@ from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
 from referee.rl.policy import Player
 from referee.rl.rollout import Rollout
 from referee.workers.actor import ActorWorker
+from referee.workers.learner import LearnerWorker
 from referee.workers.reward import RewardWorker
 
 MINED_STEPS = 8
@@ -43,7 +44,7 @@ class Payment:
         """What judges."""
         return self.reward.manager
 
-    def pay(self, rollout: Rollout, actor: ActorWorker, step: int) -> dict[str, float]:
+    def pay(self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int) -> dict[str, float]:
         """Let the reward model say what a rollout is worth; the truth is only written down beside it.
 
         step: of the training, at the rollout's end.
@@ -55,6 +56,8 @@ class Payment:
         finally:
             torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, self.reward.options)
+        if isinstance(actor, LearnerWorker) and actor.wants_pictures:
+            actor.keep_pictures(self.reward.judged(scored))
         numbers = {
             "time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps,
             "reward/version": float(self.manager.version),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee.config import Config, Loaded
+from referee.config.learning import PPOConfig
 from referee.errors import ConfigError
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
@@ -30,6 +31,8 @@ def train_policy(loaded: Loaded) -> None:
     try:
         if resumed is None:
             run.warm_start(console)
+            if run.evaluation:
+                logbook.write(run.evaluation, run.steps)
         else:
             console.print(f"resuming at step {resumed:,}")
         with Interrupt(console) as interrupt, _progress(console, runner.max_steps) as bar:
@@ -58,7 +61,7 @@ def check(config: Config) -> None:
     algorithm, actor, train = config.algorithm, config.actor, config.env.train
     assert train is not None and config.env.eval is not None  # the recipe needs them
     samples = train.num_envs * algorithm.rollout_steps
-    if samples % actor.global_batch_size:
+    if isinstance(algorithm, PPOConfig) and samples % actor.global_batch_size:
         raise ConfigError(
             f"actor.global_batch_size={actor.global_batch_size} does not divide the {samples} samples of a rollout "
             f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, as {_divisor(samples)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -13,22 +14,28 @@ import torch
 from rich.console import Console
 
 from referee.config import Config
-from referee.config.schema import ActorConfig
+from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
+from referee.errors import ConfigError
 from referee.files import write_json
 from referee.pictures import save_gif
 from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
+from referee.rl.replay_file import ReplayFiles
 from referee.rl.rollout import Rollout
+from referee.rl.squashed import SquashedPolicy, make_policy
 from referee.runners.environments import make_env, make_payment
+from referee.runners.gain import Gain, gain
+from referee.runners.memory import make_memories
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker
+from referee.workers.learner import LearnerWorker
 from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker
 
@@ -37,6 +44,7 @@ EVAL_SEED = 1_000_000
 SEEDS_PER_RUN = 10_000
 DEMO_SEED = 1_500_000
 MINE_SEED = 1_800_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -58,19 +66,37 @@ class Training:
         self.env = EnvWorker(make_env(config.env.train, folder, "train"), seed=SEEDS_PER_RUN * seed)
         self.eval_env: RefereeVectorEnv = make_env(config.env.eval, folder, "eval")
         model = config.actor.model
-        spec = PolicySpec.of(self.env.env, model.model_type, model.hidden_dims, model.initial_log_std)
-        self.policy = Policy(spec)
+        algorithm = config.algorithm
+        spec = PolicySpec.of(
+            self.env.env, model.model_type, model.hidden_dims, model.initial_log_std, squashed=algorithm.name == "sac"
+        )
+        self.policy = make_policy(spec)
         self.roller = RolloutWorker(self.policy, seed=seed)
-        self.actor = ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
-        self.rollout = Rollout(self.env.env, config.algorithm.rollout_steps, self.policy.inputs)
         self.payment = make_payment(config, self.env.env, folder)
+        self.actor = self._make_actor()
+        saved = isinstance(algorithm, SACConfig) and algorithm.replay.save
+        self._files = ReplayFiles(replay_folder(folder)) if saved else None
+        self.rollout = Rollout(self.env.env, algorithm.rollout_steps, self.policy.inputs)
         self.iteration, self.steps, self.seconds = 0, 0, 0.0
         self.best = Best()
         self.outcomes = Outcomes()
         self.evaluated_at = -1
+        self.evaluation: dict[str, float] = {}
         self.refined = False
         """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
+
+    def _make_actor(self) -> ActorWorker | LearnerWorker:
+        config, seed = self.config, self.config.runner.seed
+        assert isinstance(config.actor, ActorConfig)
+        if isinstance(config.algorithm, PPOConfig):
+            assert isinstance(self.policy, Policy)
+            return ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
+        assert isinstance(self.policy, SquashedPolicy)
+        kept = make_memories(config, self.env.env, self.policy.spec, self.payment, self.folder)
+        return LearnerWorker(
+            self.policy, config.algorithm, config.actor, kept.replay, kept.demos, seed=seed, cameras=kept.cameras
+        )
 
     @property
     def reward(self) -> RewardWorker | None:
@@ -93,16 +119,23 @@ class Training:
             return
         if self.policy.norm is not None and self.config.algorithm.normalise_observations:
             self.policy.norm.update(torch.from_numpy(self.env.observation["states"]))
+        shown = self.actor.demos if isinstance(self.actor, LearnerWorker) else None
+        if shown is not None and self.policy.norm is not None and self.config.algorithm.normalise_observations:
+            self.policy.norm.update(shown.steps_shown()[0]["states"])
         wanted = self.config.algorithm.bc_warmup
         if not wanted.episodes:
             return
-        observations, actions = demonstrations(
-            self.eval_env, wanted.episodes, noise=wanted.noise, seed=DEMO_SEED + self.config.runner.seed
-        )
+        if shown is not None:
+            tensors, taken = shown.steps_shown()
+            observations, actions = {name: value.numpy() for name, value in tensors.items()}, taken.numpy()
+        else:
+            observations, actions = demonstrations(
+                self.eval_env, wanted.episodes, noise=wanted.noise, seed=DEMO_SEED + self.config.runner.seed
+            )
         losses = bc.clone(self.policy, observations, actions, wanted, self.actor.generator)
         self.evaluate()
         console.print(
-            f"behaviour cloning of {wanted.episodes} demonstrations: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
+            f"behaviour cloning of {len(actions):,} demonstrated steps: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
             f"success at the end {self.outcomes.rate()}"
         )
 
@@ -117,6 +150,8 @@ class Training:
         checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
         noise = self.config.actor.model.start_log_std
         if noise is not None:
+            if not isinstance(self.policy, Policy):
+                raise ConfigError("actor.model.start_log_std is for PPO; the spread of SAC is learned per state")
             self.policy.log_std.data.fill_(noise)
         self.evaluate()
         console.print(f"starting from {folder}: success at the end {self.outcomes.rate()}", soft_wrap=True)
@@ -135,7 +170,8 @@ class Training:
         """One rollout and one update."""
         start = time.perf_counter()
         count = self.rollout.steps * self.rollout.num_envs
-        self.roller.collect(self.env, self.rollout, self.reward)
+        blind = isinstance(self.config.algorithm, SACConfig) and self.steps < self.config.algorithm.random_steps
+        self.roller.collect(self.env, self.rollout, self.reward, blind=blind)
         judged = {} if self.payment is None else self.payment.pay(self.rollout, self.actor, self.steps + count)
         collected = time.perf_counter()
         progress = min(1.0, self.steps / self.config.runner.max_steps)
@@ -165,14 +201,18 @@ class Training:
         self.refined = done is not None
         if done is None:
             return {}
+        numbers = done.numbers()
+        if done.swapped and isinstance(self.actor, LearnerWorker):
+            assert self.reward is not None
+            numbers["refine/rescored"] = float(self.actor.rescore(self.reward))
         spent = time.perf_counter() - start
         self.seconds += spent
-        return {**done.numbers(), "time/refine": spent}
+        return {**numbers, "time/refine": spent}
 
     def evaluate(self) -> dict[str, float]:
         """The deterministic policy on the fixed evaluation episodes."""
         if self.evaluated_at == self.steps:
-            return {}
+            return self.evaluation
         env = self.eval_env
         policy = Player(self.policy, env)
         payment = self.payment
@@ -196,6 +236,7 @@ class Training:
         }
         numbers |= judged
         self._shown |= numbers
+        self.evaluation = numbers
         return numbers
 
     def _keep_best(self, success: float) -> None:
@@ -226,12 +267,16 @@ class Training:
         state["noise"] = checkpoint.generator_state(self.roller.random)
         if self.payment is not None:
             state |= self.payment.save_state()
-        state["shuffle"] = self.actor.generator.get_state().numpy()
+        tensors, arrays = self.actor.save_state()
+        state |= arrays
+        if self._files is not None and not best:
+            assert isinstance(self.actor, LearnerWorker)
+            state |= {f"replay.{name}": value for name, value in self._files.save(self.actor.replay).items()}
         checkpoint.save(
             folder,
             Checkpoint(
                 policy={name: value.contiguous().clone() for name, value in self.policy.state_dict().items()},
-                optimizer=checkpoint.optimizer_tensors(self.actor.learner.optimizer),
+                optimizer=tensors,
                 arrays=state,
                 meta={
                     "policy": self.policy.spec.to_json(),
@@ -259,17 +304,34 @@ class Training:
         different = [f"{name}={theirs[name]} (here {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
         if different:
             raise CheckpointError(f"{folder} was made with env.train.{', '.join(different)}: set the same to resume")
-        checkpoint.restore_optimizer(self.actor.learner.optimizer, stored.optimizer)
+        self.actor.restore_state(stored.optimizer, stored.arrays)
         worker = {name.removeprefix("worker."): v for name, v in stored.arrays.items() if name.startswith("worker.")}
         self.env.restore_state(worker)
         checkpoint.restore_generator(self.roller.random, stored.arrays["noise"])
-        self.actor.generator.set_state(torch.from_numpy(stored.arrays["shuffle"]))
         if self.payment is not None:
             self.payment.restore_state(stored.arrays, stored.meta["steps"])
+        self._remember(stored, folder)
         meta = stored.meta
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])
         return self.steps
+
+    def _remember(self, stored: Checkpoint, folder: Path) -> None:
+        """Take up the replay that belongs to a checkpoint; pay for it anew if another model judged in the meantime."""
+        if not isinstance(self.actor, LearnerWorker):
+            return
+        marks = {k.removeprefix("replay."): v for k, v in stored.arrays.items() if k.startswith("replay.")}
+        there = replay_folder(folder.parent.parent)
+        if not marks or not there.is_dir():
+            _log.warning("%s came without what the run remembered: it begins with an empty replay", folder)
+            return
+        if self._files is None or there != self._files.folder:
+            files = ReplayFiles(there)
+            files.load(self.actor.replay, marks)
+        else:
+            self._files.restore(self.actor.replay, marks)
+        if self.reward is not None and self.reward.manager.version:
+            self.actor.rescore(self.reward)
 
     def report(self, console: Console) -> None:
         """What a person wants to know at the end, and pictures of it."""
@@ -301,13 +363,15 @@ class Training:
         """What refinement cost, where there was any."""
         if self.payment is None or self.payment.refiner is None:
             return {}
-        account = self.payment.refiner.account(self.steps / CONTROL_HZ)
+        refiner = self.payment.refiner
+        account = refiner.account(self.steps / CONTROL_HZ)
         console.print(
             f"  refinement: {account['labels']:.0f} labels ({account['label_minutes']:.0f} minutes of a person at "
             f"{account['seconds_per_label']:g} s each), {account['robot_minutes']:.0f} minutes of the robot; "
             f"{len(self.payment.swaps)} better models took over (referee refine log {self.folder})", soft_wrap=True,
         )  # fmt: skip
-        return {"refinement": account}
+        told = gain(self.folder, refiner.rounds, account["seconds_per_label"])
+        return {"refinement": account | (told.numbers() if isinstance(told, Gain) else {})}
 
     def close(self) -> None:
         """Close the environments."""
@@ -315,12 +379,20 @@ class Training:
         self.eval_env.close()
 
     def _prune(self, newest: Path) -> None:
+        if self._files is not None:
+            assert isinstance(self.actor, LearnerWorker)
+            self._files.prune(self.actor.replay)
         keep = self.config.runner.keep_every
         per_iteration = self.rollout.steps * self.rollout.num_envs
         for path in newest.parent.glob("step_*"):
             iteration = int(path.name.removeprefix("step_")) // per_iteration
             if path != newest and not (keep and iteration % keep == 0):
                 shutil.rmtree(path)
+
+
+def replay_folder(run: Path) -> Path:
+    """Where a run keeps what it remembers."""
+    return run / "replay"
 
 
 def _env_settings(config: Config) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
+import numpy as np
 import torch
 
-from referee.config.schema import ActorConfig, PPOConfig
+from referee.config.learning import ActorConfig, PPOConfig
 from referee.rewards import RewardOptions, Scored, combine
+from referee.rl import checkpoint
 from referee.rl.policy import Policy
 from referee.rl.ppo import PPO
 from referee.rl.rollout import Rollout
@@ -23,9 +26,7 @@ class ActorWorker:
 
     def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
         """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
-        bonus = rollout.success & scored.judged if options.gt_success_bonus else None
-        rollout.versions[:] = scored.version
-        rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)
+        pay_rollout(rollout, scored, options)
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """One iteration of learning; returns the metrics."""
@@ -37,3 +38,19 @@ class ActorWorker:
             return self.learner.update(rollout, progress=progress, critic_only=iteration < warmup)
         finally:
             torch.set_num_threads(1)
+
+    def save_state(self) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
+        """Moments of the optimiser; states of generators."""
+        return checkpoint.optimizer_tensors(self.learner.optimizer), {"shuffle": self.generator.get_state().numpy()}
+
+    def restore_state(self, tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        checkpoint.restore_optimizer(self.learner.optimizer, dict(tensors))
+        self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
+
+
+def pay_rollout(rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
+    """What is paid for each step of a rollout, in place of the environment's rewards."""
+    bonus = rollout.success & scored.judged if options.gt_success_bonus else None
+    rollout.versions[:] = scored.version
+    rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)

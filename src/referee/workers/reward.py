@@ -15,6 +15,7 @@ from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
+from referee.rl.replay import Pictures
 from referee.rl.rollout import Rollout
 from referee.workers.env import StepResult
 
@@ -62,6 +63,7 @@ class RewardWorker:
         ended = result[2] | result[3]
         if self.eager:
             self._latest = self._states(ended)
+            self._keep(step, self._latest)
             verdict = self._judge(self._latest)
             if verdict.success is None:
                 raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
@@ -72,11 +74,14 @@ class RewardWorker:
         if self.options.reward_mode == "terminal":
             self._finals.add(step, ended)
             return None
-        for name, images in self._states(ended).items():
+        self._keep(step, self._states(ended))
+        return None
+
+    def _keep(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        for name, images in pictures.items():
             if name not in self._pictures:
                 self._pictures[name] = np.zeros((*self._shape, *images.shape[1:]), images.dtype)
             self._pictures[name][step] = images
-        return None
 
     def score(self, rollout: Rollout) -> Scored:
         """What the model says of the rollout that was watched."""
@@ -108,6 +113,47 @@ class RewardWorker:
         rows = np.sort(random.permutation(there)[:count])
         chosen = {name: images[rows] for name, images in pictures.items()}
         return frames_of(chosen, self.manager.artifact.spec.cameras, self.cameras), rows
+
+    def judged(self, scored: Scored) -> Pictures:
+        """The frames of the rollout that was scored, of all cameras that the model looks at."""
+        if self.options.reward_mode == "terminal" and not self.eager:
+            pictures: Mapping[str, np.ndarray] = self._finals.pictures()
+        else:
+            pictures = {name: images[scored.judged] for name, images in self._pictures.items()}
+        if not scored.judged.any():
+            return Pictures(scored.judged, np.zeros((0, 0, 0, 0, 3), np.uint8))
+        return Pictures(scored.judged, frames_of(pictures, self.manager.artifact.spec.cameras, self.cameras))
+
+    def judge_episode(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What is paid for the steps of a recorded episode f32[t], and which of their states are judged bool[t].
+
+        frames: uint8[T,V,H,W,3] of the states that its steps led to. Where the verdict ends episodes, t may be less
+        than T.
+        """
+        verdict = self._judge({"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]})
+        every, steps = self.options.reward_mode == "per_step", len(frames)
+        if verdict.success is not None and (every or self.eager):
+            began = np.arange(steps)[:, None] == 0
+            verdict = replace(verdict, success=self.manager.gate(1).steps(verdict.success[:, None], began)[:, 0])
+            assert verdict.success is not None
+            if self.eager and verdict.success.any():
+                steps = int(np.argmax(verdict.success)) + 1
+        judged = np.full(steps, every)
+        judged[-1] = True
+        return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
+
+    def rejudge(self, frames: np.ndarray, began: np.ndarray, *, cameras: tuple[str, ...] | None = None) -> np.ndarray:
+        """f32[n]: what the model pays for frames uint8[n,V,H,W,3] that were lived in this order.
+
+        began: bool[n], where the frame's episode begins, for the gate over time. cameras: of the frames, if not those
+        that the model looks at.
+        """
+        observation = {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
+        verdict = self.manager.judge(observation, cameras=cameras or self.cameras)
+        if verdict.success is not None and self.options.reward_mode == "per_step":
+            fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
+            verdict = replace(verdict, success=fires)
+        return self.manager.pay(verdict)
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from referee.rl.policy import Policy
+from referee.rl.policy import Acts
 from referee.rl.rollout import Rollout
 from referee.workers.env import EnvWorker, true_success
 from referee.workers.reward import RewardWorker
@@ -15,19 +15,27 @@ from referee.workers.reward import RewardWorker
 class RolloutWorker:
     """Acts with a policy; its exploration noise comes from a generator of its own."""
 
-    def __init__(self, policy: Policy, *, seed: int) -> None:
+    def __init__(self, policy: Acts, *, seed: int) -> None:
         self.policy = policy
         self.random = np.random.default_rng(seed)
 
-    def collect(self, env: EnvWorker, rollout: Rollout, reward: RewardWorker | None = None) -> None:
-        """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes."""
+    def collect(
+        self, env: EnvWorker, rollout: Rollout, reward: RewardWorker | None = None, *, blind: bool = False
+    ) -> None:
+        """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes.
+
+        blind: act evenly at random, whatever is seen.
+        """
         rollout.begin()
         if reward is not None:
             reward.begin()
         shape = rollout.actions.shape[1:]
         for step in range(rollout.steps):
             before = env.observation
-            actions = self.policy.act(before, noise=self.random.standard_normal(shape, dtype=np.float32))
+            if blind:
+                actions = self.random.uniform(-1.0, 1.0, shape).astype(np.float32)
+            else:
+                actions = self.policy.act(before, noise=self.random.standard_normal(shape, dtype=np.float32))
             watch = None if reward is None else partial(reward.watch, step)
             result = env.step(actions, watch)
             rollout.add(step, before, actions, result, true_success(result))

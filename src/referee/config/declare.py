@@ -1,0 +1,52 @@
+"""How a configuration key is declared: its default, limits and meaning beside its type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+REQUIRED = MISSING  # as a default: the key has to be given
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the schema says about one key beside its type and default; see `key`."""
+
+    help: str
+    choices: tuple[Any, ...] | None = None
+    low: float | None = None
+    high: float | None = None
+    only_if: str | None = None
+    tag: bool = False
+    single: bool = False
+    by: tuple[str, Mapping[str, type]] | None = None
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[Any, ...] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    only_if: str | None = None,
+    tag: bool = False,
+    single: bool = False,
+    by: tuple[str, Mapping[str, type]] | None = None,
+) -> Any:
+    """Declare one key.
+
+    default: the value, a dataclass for a section, or REQUIRED.
+    choices: the values allowed; for a list, the entries allowed, each at most once.
+    low, high: bounds, both included; for a list, of its length.
+    only_if: when the key acts, as "policy=expert", "film" (is on), or several joined by " or "; a name
+        without a dot is a sibling, one with dots is absolute. A key set without effect is reported.
+    tag: the value of this key chooses the dataclass of its section (see EnvConfig).
+    single: a list that may also be given as its only entry, without brackets.
+    by: for a section, another key and the dataclasses that its values choose; the first one is taken otherwise.
+    """
+    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by)}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=meta)
+    return field(default=default, metadata=meta)

@@ -1,0 +1,192 @@
+"""Soft actor-critic, from top to bottom: targets, critics, policy, temperature. With demonstrations it is RLPD."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from referee.config.learning import ActorConfig, SACConfig
+from referee.rl.critics import Critics
+from referee.rl.flat import flatten
+from referee.rl.policy import IMAGES, Tensors
+from referee.rl.ppo import DivergedError
+from referee.rl.replay import Replay, Transitions
+from referee.rl.squashed import SquashedPolicy
+
+
+class SAC:
+    """Updates a squashed policy from replays. All randomness comes from `random` and `generator`."""
+
+    def __init__(
+        self, policy: SquashedPolicy, config: SACConfig, actor: ActorConfig, generator: torch.Generator
+    ) -> None:
+        self.policy, self.config, self.actor, self.generator = policy, config, actor, generator
+        self.random = np.random.default_rng(generator.initial_seed())
+        spec = policy.spec
+        inputs = policy.seen_size + spec.action_size
+        self.critics = Critics(config.critics, inputs, spec.hidden_dims, layer_norm=config.layer_norm)
+        self.targets = Critics(config.critics, inputs, spec.hidden_dims, layer_norm=config.layer_norm)
+        self.targets.load_state_dict(self.critics.state_dict())
+        self.targets.requires_grad_(False)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(max(config.initial_temperature, 1e-8))))
+        self.target_entropy = -float(spec.action_size) if config.target_entropy is None else config.target_entropy
+        encoder = () if policy.encoder is None else policy.encoder.parameters()
+        self._critic_weights = flatten([*self.critics.parameters(), *encoder])
+        self._target_weights = flatten(self.targets.parameters())
+        self._policy_weights = flatten(policy.actor.parameters())
+        self._size = self._target_weights.numel()  # the critics' share of what they and the encoder hold
+        lr = actor.optim.lr
+        self.critic_optimizer = torch.optim.Adam([self._critic_weights], lr=lr, fused=True)
+        self.policy_optimizer = torch.optim.Adam([self._policy_weights], lr=lr, fused=True)
+        self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=lr)
+        self.updates = 0
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """By name, for checkpoints."""
+        return {
+            "critic": self.critic_optimizer,
+            "policy": self.policy_optimizer,
+            "temperature": self.temperature_optimizer,
+        }
+
+    @property
+    def temperature(self) -> float:
+        """The weight of the entropy."""
+        return float(self.log_temperature.detach().exp())
+
+    def update(
+        self, replay: Replay, demos: Replay | None, count: int, *, critic_only: bool = False
+    ) -> dict[str, float]:
+        """So many updates of the critics, and of the policy as often as is due; returns means."""
+        rows: list[dict[str, float]] = []
+        for _ in range(count):
+            batch = self.batch(replay, demos)
+            self.updates += 1
+            due = not critic_only and self.updates % self.config.policy_interval == 0
+            seen, found = self.teach_critics(batch)
+            if due:
+                found |= self.teach_policy(seen.detach(), batch)
+            rows.append(found)
+        names = {name for row in rows for name in row}
+        means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in sorted(names)}
+        if not all(map(math.isfinite, means.values())):
+            raise DivergedError(
+                "a loss of SAC is not finite: lower actor.optim.lr, or check rewards and observations for NaN; "
+                "the last good checkpoint is kept"
+            )
+        return {**means, "temperature": self.temperature, "updates": float(self.updates)}
+
+    def batch(self, replay: Replay, demos: Replay | None) -> Transitions:
+        """Transitions to learn from, a share of them of the demonstrations."""
+        config, size = self.config, self.actor.global_batch_size
+        shown = 0 if demos is None else round(size * config.demos.share)
+        parts = []
+        for source, part in ((replay, size - shown), (demos, shown)):
+            if source is not None and part:
+                places = source.draw(part, self.random)
+                parts.append(
+                    source.transitions(
+                        *places, gamma=config.gamma, n_step=config.n_step, bootstrap_type=config.bootstrap_type
+                    )
+                )
+        return parts[0] if len(parts) == 1 else _joined(parts, shown)
+
+    def teach_critics(self, batch: Transitions) -> tuple[Tensor, dict[str, float]]:
+        """One step of the critics (and of the encoder); returns what they saw, and numbers to watch."""
+        config = self.config
+        target = self.target(batch)
+        self._zero(self._critic_weights)
+        seen = self.policy.seen(self._shifted(batch.before))
+        values = self.critics(seen, batch.actions)
+        loss = (values - target).square().mean()
+        loss.backward()
+        self._step(self.critic_optimizer, self._critic_weights)
+        with torch.no_grad():
+            self._target_weights.lerp_(self._critic_weights[: self._size], config.tau)
+        return seen, {"critic_loss": float(loss.detach()), "q": float(values.detach().mean())}
+
+    @torch.no_grad()
+    def target(self, batch: Transitions) -> Tensor:
+        """f32[n]: what is paid, and what the least of some target critics says of the rest."""
+        config = self.config
+        seen = self.policy.seen(self._shifted(batch.after))
+        actions, log_probs = self.policy.sample(seen, self._noise(batch.actions.shape))
+        members = None
+        if config.critic_subset < config.critics:
+            members = torch.randperm(config.critics, generator=self.generator)[: config.critic_subset]
+        value = self.targets(seen, actions, members).amin(dim=0)
+        if config.backup_entropy:
+            value = value - self.temperature * log_probs
+        return batch.rewards + batch.discounts * value
+
+    def teach_policy(self, seen: Tensor, batch: Transitions) -> dict[str, float]:
+        """One step of the policy towards what the critics value, and of the temperature towards its entropy."""
+        self._zero(self._policy_weights)
+        self.critics.requires_grad_(False)  # they are asked, not taught
+        actions, log_probs = self.policy.sample(seen, self._noise(batch.actions.shape))
+        value = self.critics(seen, actions).mean(dim=0)
+        loss = (self.temperature * log_probs - value).mean()
+        if self.config.bc_coef and batch.shown:
+            meant = torch.tanh(self.policy.gaussian(seen[-batch.shown :])[0])
+            loss = loss + self.config.bc_coef * (meant - batch.actions[-batch.shown :]).square().sum(dim=1).mean()
+        loss.backward()
+        self.critics.requires_grad_(True)
+        self._step(self.policy_optimizer, self._policy_weights)
+        entropy = -log_probs.detach().mean()
+        if self.config.learn_temperature:
+            self.log_temperature.grad = self.log_temperature.detach().exp() * (entropy - self.target_entropy)
+            self.temperature_optimizer.step()
+        return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}
+
+    def _noise(self, shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def _shifted(self, observation: Tensors) -> Tensors:
+        return {
+            name: random_shift(value, self.config.random_shift, self.generator) if name in IMAGES else value
+            for name, value in observation.items()
+        }
+
+    @staticmethod
+    def _zero(weights: nn.Parameter) -> None:
+        assert weights.grad is not None
+        weights.grad.zero_()
+
+    def _step(self, optimizer: torch.optim.Optimizer, weights: nn.Parameter) -> None:
+        assert weights.grad is not None
+        limit = self.actor.optim.clip_grad
+        norm = float(torch.linalg.vector_norm(weights.grad))
+        if norm > limit > 0:
+            weights.grad.mul_(limit / norm)
+        optimizer.step()
+
+
+def random_shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:
+    """Images uint8[n,…,H,W,3], each moved by up to so many pixels both ways; what comes in repeats the edge.
+
+    All views of a sample move alike.
+    """
+    if not largest or not images.numel():
+        return images
+    height, width = images.shape[-3:-1]
+    moves = torch.randint(-largest, largest + 1, (len(images), 2), generator=generator)
+    rows = (torch.arange(height) + moves[:, :1]).clamp_(0, height - 1)
+    columns = (torch.arange(width) + moves[:, 1:]).clamp_(0, width - 1)
+    flat = images.reshape(len(images), -1, height, width, 3)
+    number = torch.arange(len(images))[:, None, None]
+    moved = flat.permute(0, 2, 3, 1, 4)[number, rows[:, :, None], columns[:, None, :]]
+    return moved.permute(0, 3, 1, 2, 4).reshape(images.shape)
+
+
+def _joined(parts: list[Transitions], shown: int) -> Transitions:
+    return Transitions(
+        {name: torch.cat([part.before[name] for part in parts]) for name in parts[0].before},
+        torch.cat([part.actions for part in parts]),
+        torch.cat([part.rewards for part in parts]),
+        {name: torch.cat([part.after[name] for part in parts]) for name in parts[0].after},
+        torch.cat([part.discounts for part in parts]),
+        shown,
+    )

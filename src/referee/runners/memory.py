@@ -1,0 +1,203 @@
+"""The memories of an off-policy run: as large as the machine allows, with demonstrations that fit the task."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from referee.config import Config
+from referee.config.learning import DemosConfig, SACConfig
+from referee.datasets.source import open_source
+from referee.envs import RefereeVectorEnv
+from referee.episodes import Episode
+from referee.episodes.episode import EpisodeError
+from referee.errors import ConfigError
+from referee.rewards import combine
+from referee.rl.album import Album
+from referee.rl.policy import PolicySpec
+from referee.rl.replay import Replay
+from referee.runners.payment import Payment
+
+SPARE = 0.5
+"""Of the free memory that pictures may fill, where nobody says how much."""
+
+
+@dataclass(frozen=True)
+class Memories:
+    """What an off-policy learner remembers."""
+
+    replay: Replay
+    demos: Replay | None
+    cameras: tuple[str, ...] | None
+    """Of the pictures, where they are what the policy observes."""
+
+
+def make_memories(
+    config: Config, env: RefereeVectorEnv, spec: PolicySpec, payment: Payment | None, folder: Path
+) -> Memories:
+    """Replay and demonstrations for a policy in an environment; refused before anything is allocated if too large."""
+    algorithm = config.algorithm
+    assert isinstance(algorithm, SACConfig)
+    seen = spec.model_type == "cnn"
+    judged = payment is not None and payment.refiner is not None
+    cameras = env.cameras if seen else payment.reward.cameras if payment is not None and judged else ()
+    every = seen or (payment is not None and payment.reward.options.reward_mode == "per_step")
+    ends = algorithm.replay.capacity // env.max_episode_steps + 2 * env.num_envs
+    pictures = 0 if not cameras else ends + (algorithm.replay.capacity if every else 0)
+    shape = (len(cameras), env.image_size, env.image_size, 3)
+    numbers = algorithm.replay.capacity * (4 * (spec.state_size + spec.action_size + 4) + 8)
+    memory = _room(algorithm, numbers, pictures * int(np.prod(shape)), folder)
+    album = Album(shape, memory=memory, folder=folder) if cameras else None
+
+    def replay(rows: int, capacity: int) -> Replay:
+        return Replay(rows, capacity, state_size=spec.state_size, action_size=spec.action_size, album=album, seen=seen)
+
+    main = replay(env.num_envs, algorithm.replay.capacity)
+    demos = None
+    if algorithm.demos.path is not None:
+        episodes = read_demos(algorithm.demos, env, spec, task=config.env.train.task if config.env.train else "")
+        total = sum(len(episode) + 1 for episode in episodes)
+        demos = replay(1, total + algorithm.replay.capacity // 4)  # room for what people will show on the way
+        for episode in episodes:
+            _show(demos, episode, config, env, payment, cameras, seen=seen)
+    return Memories(main, demos, cameras if seen else None)
+
+
+def _room(algorithm: SACConfig, numbers: int, pictures: int, folder: Path) -> float:
+    """Bytes of pictures that may lie in memory; an error where neither memory nor disk can hold them all."""
+    free, wanted = available_memory(), algorithm.replay.memory_gb
+    if numbers > free:
+        most = int(algorithm.replay.capacity * free / numbers)
+        raise ConfigError(
+            f"algorithm.replay.capacity={algorithm.replay.capacity} needs {numbers / 1e9:.1f} GB, but "
+            f"{free / 1e9:.1f} GB of memory are free: lower it to {most}"
+        )
+    memory = SPARE * (free - numbers) if wanted is None else 1e9 * wanted
+    there = folder
+    while not there.exists():
+        there = there.parent
+    disk = shutil.disk_usage(there).free
+    if pictures > memory + disk:
+        most = int(algorithm.replay.capacity * (memory + disk) / pictures)
+        raise ConfigError(
+            f"algorithm.replay.capacity={algorithm.replay.capacity} needs {pictures / 1e9:.1f} GB of pictures, but "
+            f"{memory / 1e9:.1f} GB of memory and {disk / 1e9:.1f} GB of disk are free: lower it to {most}"
+        )
+    return memory
+
+
+def available_memory() -> float:
+    """Bytes that may still be used: of the machine, or of the container that limits us."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = 1024.0 * int(lines["MemAvailable"].split()[0])
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free = min(free, float(Path(limit).read_text()) - float(Path(used).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return max(free, 0.0)
+
+
+# --- demonstrations ---
+
+
+def read_demos(config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, *, task: str) -> list[Episode]:
+    """The episodes that are shown, each of this task and for this policy."""
+    assert config.path is not None
+    try:
+        source = open_source(Path(config.path))
+        found = list(_chosen(source, config))
+    except EpisodeError as error:
+        raise ConfigError(f"algorithm.demos.path={config.path}: {error}") from error
+    if not found:
+        which = " that end in success (algorithm.demos.only_success)" if config.only_success else ""
+        raise ConfigError(f"algorithm.demos.path={config.path} holds no episodes{which}: record some first")
+    for episode in found:
+        _check(episode, config, env, spec, task)
+    return found
+
+
+def _chosen(source: object, config: DemosConfig) -> Iterator[Episode]:
+    taken = 0
+    for episode in source:  # type: ignore[attr-defined]
+        if config.episodes is not None and taken == config.episodes:
+            return
+        if config.only_success and not episode.success_at_end:
+            continue
+        taken += 1
+        yield episode
+
+
+def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, task: str) -> None:
+    where = f"algorithm.demos.path={config.path}: episode {episode.meta.id}"
+    if episode.meta.task and episode.meta.task != task:
+        raise ConfigError(f"{where} is of task {episode.meta.task}, but env.train.task is {task}")
+    if episode.actions.shape[1] != spec.action_size:
+        raise ConfigError(
+            f"{where} has actions of {episode.actions.shape[1]} numbers, but this environment takes "
+            f"{spec.action_size}: record with the same control_mode"
+        )
+    if np.abs(episode.actions).max() > 1 + 1e-5:
+        raise ConfigError(f"{where} has actions beyond -1..1, which this environment does not take")
+    states = episode.observations.get("states")
+    if spec.state_size and (states is None or states.shape[1] != spec.state_size):
+        has = "none" if states is None else f"those of {states.shape[1]} numbers"
+        raise ConfigError(f"{where} must hold states of {spec.state_size} numbers, but it has {has}")
+
+
+def _show(
+    demos: Replay, episode: Episode, config: Config, env: RefereeVectorEnv, payment: Payment | None,
+    cameras: tuple[str, ...], *, seen: bool,
+) -> None:  # fmt: skip
+    """Put a demonstration into the replay, paid as the run pays."""
+    train = config.env.train
+    assert train is not None
+    success = episode.success
+    if train.reward_mode == "sparse" and success is None:
+        raise ConfigError(f"episode {episode.meta.id} says nowhere what is a success: label it first")
+    true = np.zeros(len(episode), bool) if success is None else success[1:]
+    own = true.astype(np.float32) if train.reward_mode == "sparse" else episode.rewards
+    steps, over = len(episode), False
+    if train.terminate_on_success and true.any():
+        steps, over = int(np.argmax(true)) + 1, True
+    paid, whole = own, episode.terminated | episode.truncated
+    if payment is not None:
+        model, judged = payment.reward.judge_episode(_frames(episode, payment.reward.cameras, env)[1 : steps + 1])
+        steps, over = len(model), over or len(model) < steps
+        options = payment.reward.options
+        paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))
+    terminated = episode.terminated[:steps].copy()
+    terminated[-1] |= over
+    frames = _frames(episode, cameras, env)[: steps + 1] if cameras else None
+    observations = {"states": episode.observations["states"][: steps + 1]} if demos.states.shape[2] else {}
+    if seen:
+        assert frames is not None
+        observations |= {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
+    demos.add_episode(
+        observations, episode.actions[:steps], paid[:steps], terminated, env_rewards=own[:steps], frames=frames,
+        success=true[:steps], whole=bool(over or whole[steps - 1]),
+    )  # fmt: skip
+
+
+def _frames(episode: Episode, cameras: tuple[str, ...], env: RefereeVectorEnv) -> np.ndarray:
+    """uint8[T+1,V,H,W,3]"""
+    missing = [name for name in cameras if name not in episode.meta.cameras]
+    if missing:
+        raise ConfigError(
+            f"demonstration {episode.meta.id} has no pictures of camera {missing[0]}, which is looked at: record "
+            f"with env.train.data_collection.cameras=[{', '.join(cameras)}]"
+        )
+    frames = np.stack([episode.view(name) for name in cameras], axis=1)
+    if frames.shape[2] != env.image_size:
+        raise ConfigError(
+            f"demonstration {episode.meta.id} has pictures of {frames.shape[2]} px, but env.train.image_size is "
+            f"{env.image_size}"
+        )
+    return frames

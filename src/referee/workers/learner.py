@@ -1,0 +1,144 @@
+"""The off-policy learner: remembers what happened, and learns from memories and demonstrations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+
+from referee.config.learning import ActorConfig, SACConfig
+from referee.rewards import RewardOptions, Scored, combine
+from referee.rl import checkpoint
+from referee.rl.replay import Pictures, Replay
+from referee.rl.rollout import Rollout
+from referee.rl.sac import SAC
+from referee.rl.squashed import SquashedPolicy
+from referee.workers.actor import pay_rollout
+from referee.workers.reward import RewardWorker
+
+
+class LearnerWorker:
+    """Owns critics, optimisers and replays. Takes the place of `ActorWorker` where the algorithm is SAC."""
+
+    def __init__(
+        self,
+        policy: SquashedPolicy,
+        algorithm: SACConfig,
+        actor: ActorConfig,
+        replay: Replay,
+        demos: Replay | None,
+        *,
+        seed: int,
+        cameras: tuple[str, ...] | None = None,
+    ) -> None:
+        """cameras: of the pictures in the replays, where they are what the policy observes."""
+        self.generator = torch.Generator().manual_seed(seed)
+        self.learner = SAC(policy, algorithm, actor, self.generator)
+        self.replay, self.demos, self._cameras = replay, demos, cameras
+        self.threads = actor.num_threads or os.cpu_count() or 1
+        self._owed = 0.0
+        self._env_rewards: np.ndarray | None = None
+        self._judged: Pictures | None = None
+
+    # --- what was paid ---
+
+    def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
+        """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
+        self._env_rewards = rollout.rewards.copy()
+        pay_rollout(rollout, scored, options)
+
+    @property
+    def wants_pictures(self) -> bool:
+        """Whether what the reward model looked at must be kept, so that a better one can judge it again."""
+        return self.replay.album is not None and not self.replay.seen
+
+    def keep_pictures(self, judged: Pictures) -> None:
+        """What the reward model looked at in the rollout that is remembered next."""
+        self._judged = judged
+
+    def rescore(self, reward: RewardWorker) -> int:
+        """Let the model that judges now pay for all that is remembered; returns how many frames it looked at."""
+        manager = reward.manager
+        mix = partial(_mixed, options=manager.options)
+        every = manager.options.reward_mode == "per_step"
+        frames = 0
+        torch.set_num_threads(self.threads)
+        try:
+            for memory in (self.replay, self.demos):
+                if memory is not None:
+                    judge = partial(reward.rejudge, cameras=self._cameras)
+                    frames += memory.rescore(judge, mix, every=every, version=manager.version)
+        finally:
+            torch.set_num_threads(1)
+        return frames
+
+    # --- learning ---
+
+    def remember(self, rollout: Rollout) -> None:
+        """Take a rollout in; what a person did in it counts as demonstrated, too."""
+        self.replay.add(rollout, self._env_rewards, self._judged)
+        if self.demos is not None and rollout.intervened.any():
+            self.demos.add_stretches(rollout, self._env_rewards)
+        self._env_rewards = self._judged = None
+
+    def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
+        """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
+        del progress, iteration
+        self.remember(rollout)
+        config, policy = self.learner.config, self.learner.policy
+        if policy.norm is not None and config.normalise_observations:
+            policy.norm.update(torch.from_numpy(rollout.observations["states"]))
+        memory = {"replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
+        if self.replay.steps < max(config.random_steps, 1):
+            return memory
+        self._owed += config.utd * rollout.steps * rollout.num_envs
+        due, self._owed = int(self._owed), self._owed % 1.0
+        return {**self.learn(due), **memory}
+
+    def learn(self, updates: int) -> dict[str, float]:
+        """So many updates."""
+        if not updates:
+            return {}
+        torch.set_num_threads(self.threads)
+        try:
+            return self.learner.update(self.replay, self.demos, updates)
+        finally:
+            torch.set_num_threads(1)
+
+    # --- keeping ---
+
+    def save_state(self) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
+        """Weights and moments; states of generators."""
+        learner = self.learner
+        tensors = {f"critics.{name}": value for name, value in learner.critics.state_dict().items()}
+        tensors |= {f"targets.{name}": value for name, value in learner.targets.state_dict().items()}
+        tensors["log_temperature"] = learner.log_temperature.detach()
+        for name, optimizer in learner.optimizers().items():
+            tensors |= {f"{name}/{key}": value for key, value in checkpoint.optimizer_tensors(optimizer).items()}
+        arrays = {
+            "shuffle": self.generator.get_state().numpy(),
+            "draw": checkpoint.generator_state(learner.random),
+            "learner.counters": np.array([learner.updates, self._owed]),
+        }
+        return {name: value.contiguous().clone() for name, value in tensors.items()}, arrays
+
+    def restore_state(self, tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        learner = self.learner
+        for name, module in (("critics.", learner.critics), ("targets.", learner.targets)):
+            module.load_state_dict({k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)})
+        learner.log_temperature.data.copy_(tensors["log_temperature"])
+        for name, optimizer in learner.optimizers().items():
+            own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+            checkpoint.restore_optimizer(optimizer, own)
+        self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
+        checkpoint.restore_generator(learner.random, arrays["draw"])
+        updates, self._owed = arrays["learner.counters"].tolist()
+        learner.updates = int(updates)
+
+
+def _mixed(env: np.ndarray, model: np.ndarray, truth: np.ndarray, *, options: RewardOptions) -> np.ndarray:
+    return combine(env, model, options, true_success=truth if options.gt_success_bonus else None)

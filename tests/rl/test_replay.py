@@ -1,0 +1,170 @@
+"""The replay against a slow list of episodes: rings, ends, n-step sums, pictures, re-scoring."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from referee.errors import RefereeError
+from referee.rl.album import CHUNK, Album
+from referee.rl.replay import CUT, END, STEP, Pictures, Replay
+from referee.rl.rollout import Final, Rollout
+
+FRAME = (2, 4, 4, 3)
+
+
+class World:
+    """Numbered states: environment i's k-th state is [i, k]; the reward of the step into it is k."""
+
+    def __init__(self, num_envs: int, seed: int) -> None:
+        self.random, self.num_envs = np.random.default_rng(seed), num_envs
+        self.now = np.zeros(num_envs, int)
+        self.lived: list[list[tuple[int, int, bool, bool]]] = [[] for _ in range(num_envs)]
+
+    def rollout(self, steps: int) -> Rollout:
+        """The next steps, as a rollout."""
+        rollout = object.__new__(Rollout)
+        rollout.steps, rollout.num_envs, rollout.finals = steps, self.num_envs, []
+        shape = (steps, self.num_envs)
+        rollout.observations = {"states": np.zeros((*shape, 2), np.float32)}
+        rollout.actions = np.zeros((*shape, 1), np.float32)
+        rollout.rewards = np.zeros(shape, np.float32)
+        rollout.terminated, rollout.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        rollout.success, rollout.versions = np.zeros(shape, bool), np.zeros(shape, np.int32)
+        rollout.intervened = np.zeros(shape, bool)
+        for t in range(steps):
+            for i in range(self.num_envs):
+                before = self.now[i]
+                rollout.observations["states"][t, i] = i, before
+                ends = self.random.random() < 0.2
+                terminated = bool(ends and self.random.random() < 0.5)
+                rollout.actions[t, i] = before
+                rollout.rewards[t, i] = before + 1
+                rollout.terminated[t, i], rollout.truncated[t, i] = terminated, ends and not terminated
+                self.lived[i].append((before, before + 1, bool(ends), terminated))
+                self.now[i] += 1
+                if ends:
+                    state = np.array([i, self.now[i]], np.float32)
+                    rollout.finals.append(Final(t, i, {"states": state}))
+                    self.now[i] += 1
+        rollout.last = {"states": np.stack([np.arange(self.num_envs), self.now], axis=1).astype(np.float32)}
+        return rollout
+
+
+def replay(num_envs: int, capacity: int, album: Album | None = None) -> Replay:
+    return Replay(num_envs, capacity, state_size=2, action_size=1, album=album)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_envs=st.integers(1, 3), capacity=st.integers(8, 60),
+    pieces=st.lists(st.integers(1, 7), min_size=1, max_size=12),
+    seed=st.integers(0, 99), n_step=st.integers(1, 4), bootstrap=st.sampled_from(["standard", "always", "never"]),
+)  # fmt: skip
+def test_transitions_are_those_that_were_lived(num_envs, capacity, pieces, seed, n_step, bootstrap) -> None:
+    world, memory, gamma = World(num_envs, seed), replay(num_envs, capacity), 0.9
+    for steps in pieces:
+        memory.add(world.rollout(steps))
+    rows, slots = np.nonzero(memory.kind == STEP)
+    assert memory.steps == len(rows)
+    # As many steps are kept as fit, and they are the latest ones.
+    for env in range(num_envs):
+        kept = sorted(memory.actions[env, slots[rows == env], 0].astype(int).tolist())
+        lived = [step[0] for step in world.lived[env]]
+        assert kept == lived[len(lived) - len(kept) :]
+        assert len(kept) == len(lived) or len(kept) + (memory.kind[env] == END).sum() + 1 >= memory.length - 1
+    found = memory.transitions(rows, slots, gamma=gamma, n_step=n_step, bootstrap_type=bootstrap)
+    for number, (env, slot) in enumerate(zip(rows, slots, strict=True)):
+        lived = {step[0]: step for step in world.lived[env]}
+        state = int(memory.actions[env, slot, 0])
+        total, discount, ended, terminated = 0.0, 1.0, False, False
+        for _ in range(n_step):
+            _, after, ended, terminated = lived[state]
+            total, discount, state = total + discount * after, discount * gamma, after
+            if ended or state not in lived:
+                break
+        if (bootstrap == "standard" and terminated) or (bootstrap == "never" and ended):
+            discount = 0.0
+        assert found.before["states"][number].tolist() == [env, memory.actions[env, slot, 0]]
+        assert found.after["states"][number].tolist() == [env, state]
+        assert found.rewards[number] == pytest.approx(total, rel=1e-5)
+        assert found.discounts[number] == pytest.approx(discount, rel=1e-5)
+
+
+def test_every_step_is_drawn_as_often_as_any_other() -> None:
+    world, memory = World(3, 1), replay(3, 30)
+    for _ in range(8):
+        memory.add(world.rollout(5))
+    rows, slots = memory.draw(30_000, np.random.default_rng(0))
+    assert (memory.kind[rows, slots] == STEP).all()
+    _, counts = np.unique(rows * memory.length + slots, return_counts=True)
+    assert len(counts) == memory.steps
+    assert counts.min() > 0.8 * counts.mean() and counts.max() < 1.2 * counts.mean()
+
+
+def test_an_empty_replay_says_so() -> None:
+    with pytest.raises(RefereeError, match="empty"):
+        replay(1, 10).draw(3, np.random.default_rng(0))
+
+
+def test_a_demonstration_ends_and_a_stretch_is_cut() -> None:
+    memory = replay(1, 20)
+    states = np.stack([np.zeros(4), np.arange(4)], axis=1).astype(np.float32)
+    arrays = ({"states": states}, np.zeros((3, 1), np.float32), np.ones(3, np.float32), np.zeros(3, bool))
+    memory.add_episode(*arrays)
+    memory.add_episode(*arrays, whole=False)
+    assert memory.kind[0, :9].tolist() == [STEP, STEP, STEP, END, STEP, STEP, STEP, CUT, 0]
+    last = np.zeros(2, int), np.array([2, 6])
+    assert memory.transitions(*last, gamma=0.5, bootstrap_type="never").discounts.tolist() == [0.0, 0.5]
+
+
+def frames(rollout: Rollout) -> np.ndarray:
+    """A picture of each state that a step led to: its number in every pixel."""
+    after = (rollout.actions[..., 0] + 1).astype(np.uint8).reshape(-1)
+    return np.broadcast_to(after[:, None, None, None, None], (len(after), *FRAME))
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_another_model_pays_anew_for_all_that_is_remembered(every: bool) -> None:
+    world, album = World(2, 3), Album(FRAME, memory=1e9)
+    memory = replay(2, 24, album)
+    for _ in range(6):
+        rollout = world.rollout(4)
+        rollout.success[:] = rollout.rewards % 2 == 0
+        ends = rollout.terminated | rollout.truncated
+        where = np.ones_like(ends) if every else ends
+        env = rollout.rewards.copy()
+        rollout.rewards[:] = -7
+        memory.add(rollout, env, Pictures(where, frames(rollout)[where.reshape(-1)]))
+    began: list[int] = []
+
+    def judge(images: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        began.append(int(starts.sum()))
+        return images[:, 0, 0, 0, 0].astype(np.float32)
+
+    def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        return 100 * env + model + 1000 * truth
+
+    count = memory.rescore(judge, mix, every=every, version=4)
+    rows, slots = np.nonzero(memory.kind == STEP)
+    after = memory.actions[rows, slots, 0] + 1
+    ends = memory.kind[rows, (slots + 1) % memory.length] == END
+    judged = ends | every
+    wanted = 100 * after + judged * (after + 1000 * (after % 2 == 0))
+    assert memory.rewards[rows, slots].tolist() == wanted.tolist()
+    assert (memory.version[rows, slots] == 4).all()
+    assert count == judged.sum() and sum(began) >= ends.sum()
+    # Each picture that is remembered is kept once, and room is used again.
+    assert album.nbytes == CHUNK * album.frame_bytes
+
+
+def test_pictures_lie_in_a_file_once_memory_is_full(tmp_path) -> None:
+    album = Album(FRAME, memory=CHUNK * np.prod(FRAME), folder=tmp_path)
+    images = np.random.default_rng(0).integers(256, size=(3 * CHUNK, *FRAME), dtype=np.uint8)
+    ids = album.add(images)
+    assert album.mapped == 2 * CHUNK
+    assert (album.take(ids[::-1]) == images[::-1]).all()
+    album.free(ids[:CHUNK])
+    again = album.add(images[-CHUNK:])
+    assert sorted(again.tolist()) == sorted(ids[:CHUNK].tolist()) and (album.take(again) == images[-CHUNK:]).all()
+    assert not list(tmp_path.iterdir())  # nothing is left behind, however the process ends
