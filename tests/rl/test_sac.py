@@ -136,13 +136,14 @@ def test_all_views_of_a_sample_move_alike_and_repeat_their_edge() -> None:
     images = torch.arange(2 * 2 * 6 * 6 * 3, dtype=torch.int64).reshape(2, 2, 6, 6, 3) % 251
     moved = random_shift(images.to(torch.uint8), 2, torch.Generator().manual_seed(3))
     assert moved.shape == images.shape
-    for i in range(2):
-        fits = [
-            (dy, dx) for dy in range(-2, 3) for dx in range(-2, 3)
-            if all((moved[i, v] == images[i, v][(torch.arange(6) + dy).clamp(0, 5)][:, (torch.arange(6) + dx).clamp(0, 5)]
-                    ).all() for v in range(2))
-        ]  # fmt: skip
-        assert fits
+    steps = torch.arange(6)
+
+    def shifted(image: torch.Tensor, dy: int, dx: int) -> torch.Tensor:
+        return image[(steps + dy).clamp(0, 5)][:, (steps + dx).clamp(0, 5)]
+
+    places = [(dy, dx) for dy in range(-2, 3) for dx in range(-2, 3)]
+    for sample, original in zip(moved, images, strict=True):
+        assert any(all((sample[v] == shifted(original[v], *place)).all() for v in range(2)) for place in places)
     assert random_shift(images, 0, torch.Generator()) is images
 
 
@@ -173,7 +174,7 @@ def test_a_share_of_each_batch_was_demonstrated() -> None:
     for number, memory in enumerate(memories):
         states = {"states": np.full((4, 3), number, np.float32)}
         memory.add_episode(states, np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.zeros(3, bool))
-    batch = learner(demos=DemosConfig(path="x", share=0.25)).batch(*memories)
+    (batch, _) = learner(demos=DemosConfig(path="x", share=0.25)).batches(memories[0], memories[1], 2)
     assert len(batch) == 32 and batch.shown == 8
     assert batch.before["states"][:, 0].tolist() == [0.0] * 24 + [1.0] * 8
 

@@ -6,7 +6,7 @@ state to the next slot's. An episode's last state has a slot without a step, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,6 +44,28 @@ class Transitions:
 
     def __len__(self) -> int:
         return len(self.actions)
+
+    def chunks(self, size: int) -> list[Transitions]:
+        """The same in pieces of `size`, as views."""
+        return [
+            Transitions(
+                {name: each[rows] for name, each in self.before.items()}, self.actions[rows], self.rewards[rows],
+                {name: each[rows] for name, each in self.after.items()}, self.discounts[rows],
+            )
+            for rows in (slice(start, start + size) for start in range(0, len(self), size))
+        ]  # fmt: skip
+
+    @classmethod
+    def joined(cls, parts: Sequence[Transitions], *, shown: int) -> Transitions:
+        """All of them, one after the other."""
+        return cls(
+            {name: torch.cat([part.before[name] for part in parts]) for name in parts[0].before},
+            torch.cat([part.actions for part in parts]),
+            torch.cat([part.rewards for part in parts]),
+            {name: torch.cat([part.after[name] for part in parts]) for name in parts[0].after},
+            torch.cat([part.discounts for part in parts]),
+            shown,
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from referee.rl.policy import IMAGES, Tensors
 from referee.rl.ppo import DivergedError
 from referee.rl.replay import Replay, Transitions
 from referee.rl.squashed import SquashedPolicy
+
+AT_ONCE = 64
+"""Batches that are drawn together, where they hold no pictures."""
 
 
 class SAC:
@@ -62,8 +66,7 @@ class SAC:
     ) -> dict[str, float]:
         """So many updates of the critics, and of the policy as often as is due; returns means."""
         rows: list[dict[str, float]] = []
-        for _ in range(count):
-            batch = self.batch(replay, demos)
+        for batch in self.batches(replay, demos, count):
             self.updates += 1
             due = not critic_only and self.updates % self.config.policy_interval == 0
             seen, found = self.teach_critics(batch)
@@ -79,20 +82,23 @@ class SAC:
             )
         return {**means, "temperature": self.temperature, "updates": float(self.updates)}
 
-    def batch(self, replay: Replay, demos: Replay | None) -> Transitions:
-        """Transitions to learn from, a share of them of the demonstrations."""
+    def batches(self, replay: Replay, demos: Replay | None, count: int) -> Iterator[Transitions]:
+        """So many batches, a share of each of the demonstrations; drawn many at once, which is much cheaper."""
         config, size = self.config, self.actor.global_batch_size
         shown = 0 if demos is None else round(size * config.demos.share)
-        parts = []
-        for source, part in ((replay, size - shown), (demos, shown)):
-            if source is not None and part:
-                places = source.draw(part, self.random)
-                parts.append(
-                    source.transitions(
-                        *places, gamma=config.gamma, n_step=config.n_step, bootstrap_type=config.bootstrap_type
-                    )
-                )
-        return parts[0] if len(parts) == 1 else _joined(parts, shown)
+        at_once = 1 if replay.seen else AT_ONCE
+        for start in range(0, count, at_once):
+            times = min(at_once, count - start)
+            parts = []
+            for source, part in ((replay, size - shown), (demos, shown)):
+                if source is not None and part:
+                    found = source.transitions(
+                        *source.draw(times * part, self.random), gamma=config.gamma, n_step=config.n_step,
+                        bootstrap_type=config.bootstrap_type,
+                    )  # fmt: skip
+                    parts.append(found.chunks(part))
+            for pieces in zip(*parts, strict=True):
+                yield pieces[0] if len(pieces) == 1 else Transitions.joined(pieces, shown=shown)
 
     def teach_critics(self, batch: Transitions) -> tuple[Tensor, dict[str, float]]:
         """One step of the critics (and of the encoder); returns what they saw, and numbers to watch."""
@@ -179,14 +185,3 @@ def random_shift(images: Tensor, largest: int, generator: torch.Generator) -> Te
     number = torch.arange(len(images))[:, None, None]
     moved = flat.permute(0, 2, 3, 1, 4)[number, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2, 4).reshape(images.shape)
-
-
-def _joined(parts: list[Transitions], shown: int) -> Transitions:
-    return Transitions(
-        {name: torch.cat([part.before[name] for part in parts]) for name in parts[0].before},
-        torch.cat([part.actions for part in parts]),
-        torch.cat([part.rewards for part in parts]),
-        {name: torch.cat([part.after[name] for part in parts]) for name in parts[0].after},
-        torch.cat([part.discounts for part in parts]),
-        shown,
-    )

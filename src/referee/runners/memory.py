@@ -14,8 +14,7 @@ from referee.config.learning import DemosConfig, SACConfig
 from referee.datasets.source import open_source
 from referee.envs import RefereeVectorEnv
 from referee.episodes import Episode
-from referee.episodes.episode import EpisodeError
-from referee.errors import ConfigError
+from referee.errors import ConfigError, RefereeError
 from referee.rewards import combine
 from referee.rl.album import Album
 from referee.rl.policy import PolicySpec
@@ -114,7 +113,7 @@ def read_demos(config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, *, 
     try:
         source = open_source(Path(config.path))
         found = list(_chosen(source, config))
-    except EpisodeError as error:
+    except RefereeError as error:
         raise ConfigError(f"algorithm.demos.path={config.path}: {error}") from error
     if not found:
         which = " that end in success (algorithm.demos.only_success)" if config.only_success else ""

@@ -86,7 +86,7 @@ class LearnerWorker:
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
-        del progress, iteration
+        del progress
         self.remember(rollout)
         config, policy = self.learner.config, self.learner.policy
         if policy.norm is not None and config.normalise_observations:
@@ -96,15 +96,15 @@ class LearnerWorker:
             return memory
         self._owed += config.utd * rollout.steps * rollout.num_envs
         due, self._owed = int(self._owed), self._owed % 1.0
-        return {**self.learn(due), **memory}
+        return {**self.learn(due, critic_only=iteration < config.critic_warmup), **memory}
 
-    def learn(self, updates: int) -> dict[str, float]:
+    def learn(self, updates: int, *, critic_only: bool = False) -> dict[str, float]:
         """So many updates."""
         if not updates:
             return {}
         torch.set_num_threads(self.threads)
         try:
-            return self.learner.update(self.replay, self.demos, updates)
+            return self.learner.update(self.replay, self.demos, updates, critic_only=critic_only)
         finally:
             torch.set_num_threads(1)
 
