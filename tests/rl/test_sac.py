@@ -1,6 +1,7 @@
 """SAC against hand-made numbers and references: densities, targets, gradients, temperature, and a task it solves."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def transitions(count: int = 32, seed: int = 0) -> Transitions:
     actions = torch.rand(count, 2, generator=random) * 2 - 1
     rewards = torch.randn(count, generator=random)
     discounts = torch.where(torch.rand(count, generator=random) < 0.3, 0.0, 0.9)
-    return Transitions(states[0], actions, rewards, states[1], discounts)
+    return Transitions(states[0], actions, rewards, states[1], discounts, torch.zeros(count, dtype=torch.bool))
 
 
 def test_the_log_density_is_that_of_torch() -> None:
@@ -124,7 +125,7 @@ def test_the_temperature_follows_the_entropy(target: float) -> None:
 
 def test_imitation_pulls_the_mean_to_what_was_shown() -> None:
     sac, batch = learner(bc_coef=50.0, demos=DemosConfig(path="x")), transitions()
-    shown = Transitions(batch.before, batch.actions, batch.rewards, batch.after, batch.discounts, shown=16)
+    shown = replace(batch, good=torch.arange(32) >= 16)
     seen = sac.policy.seen(batch.before)
     for _ in range(400):
         sac.teach_policy(seen, shown)
@@ -158,7 +159,9 @@ def test_on_images_the_critics_teach_the_encoder() -> None:
             "extra_view_images": torch.from_numpy(random.integers(256, size=(4, 1, 64, 64, 3), dtype=np.uint8)),
         }
 
-    batch = Transitions(observation(), torch.zeros(4, 2), torch.ones(4), observation(), torch.ones(4))
+    batch = Transitions(
+        observation(), torch.zeros(4, 2), torch.ones(4), observation(), torch.ones(4), torch.ones(4).bool()
+    )
     assert sac.policy.encoder is not None
     before = [weights.detach().clone() for weights in sac.policy.encoder.parameters()]
     seen, _ = sac.teach_critics(batch)
@@ -170,12 +173,12 @@ def test_on_images_the_critics_teach_the_encoder() -> None:
 
 
 def test_a_share_of_each_batch_was_demonstrated() -> None:
-    memories = [Replay(1, 20, state_size=3, action_size=2, album=None) for _ in range(2)]
+    memories = [Replay(1, 20, state_size=3, action_size=2, album=None, shown=bool(i)) for i in range(2)]
     for number, memory in enumerate(memories):
         states = {"states": np.full((4, 3), number, np.float32)}
         memory.add_episode(states, np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.zeros(3, bool))
     (batch, _) = learner(demos=DemosConfig(path="x", share=0.25)).batches(memories[0], memories[1], 2)
-    assert len(batch) == 32 and batch.shown == 8
+    assert len(batch) == 32 and batch.good.tolist() == [False] * 24 + [True] * 8
     assert batch.before["states"][:, 0].tolist() == [0.0] * 24 + [1.0] * 8
 
 

@@ -183,6 +183,10 @@ def test_what_a_person_does_goes_to_both_memories(tmp_path: Path, shown: Path, m
     assert (actor.replay.actions[0][actor.replay.kind[0] == STEP] != 0.25).any()
     added = actor.demos.actions[0][actor.demos.kind[0] == STEP][before:]
     assert (added == 0.25).all()
+    again = training(tmp_path, f"algorithm.demos.path={shown}")
+    again.resume(run.save())
+    demos = learner(again).demos
+    assert demos is not None and demos.steps == before + 12
 
 
 def test_a_policy_of_sac_is_found_again_in_its_checkpoint(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ Judge = Callable[[np.ndarray, np.ndarray], np.ndarray]
 what the model pays, f32[n]."""
 Mix = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """The environment's rewards, the model's, and where the truth is a judged success → what is paid, f32[n]."""
+COLUMNS = ("kind", "states", "actions", "rewards", "env_rewards", "terminated", "truth", "version", "picture")
 EMPTY, STEP, END, CUT = 0, 1, 2, 3
 """What a slot is: nothing; a state with a step; an episode's last state; a state after which nothing is known (yet)."""
 
@@ -39,8 +40,8 @@ class Transitions:
     after: Tensors
     discounts: torch.Tensor
     """f32[n]: what the value of `after` counts; 0 where there is no future."""
-    shown: int = 0
-    """So many of the last ones were demonstrated."""
+    good: torch.Tensor
+    """bool[n]: steps of demonstrations, and of episodes whose last step was paid."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -50,13 +51,13 @@ class Transitions:
         return [
             Transitions(
                 {name: each[rows] for name, each in self.before.items()}, self.actions[rows], self.rewards[rows],
-                {name: each[rows] for name, each in self.after.items()}, self.discounts[rows],
+                {name: each[rows] for name, each in self.after.items()}, self.discounts[rows], self.good[rows],
             )
             for rows in (slice(start, start + size) for start in range(0, len(self), size))
         ]  # fmt: skip
 
     @classmethod
-    def joined(cls, parts: Sequence[Transitions], *, shown: int) -> Transitions:
+    def joined(cls, parts: Sequence[Transitions]) -> Transitions:
         """All of them, one after the other."""
         return cls(
             {name: torch.cat([part.before[name] for part in parts]) for name in parts[0].before},
@@ -64,7 +65,7 @@ class Transitions:
             torch.cat([part.rewards for part in parts]),
             {name: torch.cat([part.after[name] for part in parts]) for name in parts[0].after},
             torch.cat([part.discounts for part in parts]),
-            shown,
+            torch.cat([part.good for part in parts]),
         )
 
 
@@ -90,11 +91,15 @@ class Replay:
         action_size: int,
         album: Album | None,
         seen: bool = False,
+        shown: bool = False,
     ) -> None:
-        """capacity: steps, of all environments together. seen: whether the pictures are what the policy observes."""
+        """capacity: steps, of all environments together. seen: whether the pictures are what the policy observes.
+
+        shown: whether all that comes here was demonstrated.
+        """
         if capacity < 2 * num_envs:
             raise RefereeError(f"a replay of {capacity} steps is too small for {num_envs} environments")
-        self.album, self.seen = album, seen
+        self.album, self.seen, self.shown = album, seen, shown
         shape = (num_envs, -(-capacity // num_envs) + 2)
         self.kind = np.zeros(shape, np.uint8)
         self.states = np.zeros((*shape, state_size), np.float32)
@@ -107,6 +112,8 @@ class Replay:
         """Whether the step led to a true success: for a bonus that is asked for, and for logs."""
         self.version = np.zeros(shape, np.int32)
         """Of the reward model that paid for the step."""
+        self.good = np.zeros(shape, bool)
+        """Steps that are worth imitating: of a demonstration, or of an episode whose last step was paid."""
         self.picture = np.full(shape, -1, np.int32)
         """Number of the state's frame in the album; -1: none."""
         self.count = np.zeros(num_envs, np.int64)
@@ -131,8 +138,7 @@ class Replay:
 
     def columns(self) -> dict[str, np.ndarray]:
         """The arrays by name, [N, length, …] each."""
-        names = ["kind", "states", "actions", "rewards", "env_rewards", "terminated", "truth", "version", "picture"]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in COLUMNS}
 
     # --- filling ---
 
@@ -160,6 +166,7 @@ class Replay:
                 self._state(done, {name: np.stack([each[name] for each in last]) for name in rollout.observations}, END)
             place = self._at(everyone)
             if len(done):
+                self._praise(done)
                 self.count[done] += 1
             more = t + 1 < rollout.steps
             self._state(everyone, {n: a[t + 1] if more else rollout.last[n] for n, a in rollout.observations.items()})
@@ -255,8 +262,29 @@ class Replay:
         self.env_rewards[envs, at], self.terminated[envs, at] = env_rewards, terminated
         self.truth[envs, at], self.version[envs, at] = truth, versions
         self.kind[envs, at] = STEP
+        self.good[envs, at] = self.shown
         self.steps += len(envs)
         self.count[envs] += 1
+
+    def _praise(self, envs: np.ndarray) -> None:
+        """Mark the steps of episodes that end in the present slots, if their last step was paid."""
+        for env in envs:
+            back = (self.count[env] - 1 - np.arange(self.length - 1)) % self.length
+            first = int(np.argmax(self.kind[env, back] != STEP))
+            self.good[env, back[:first]] = self.rewards[env, back[0]] > 0
+
+    def praise(self) -> None:
+        """The same for all that is remembered: after it was paid anew, or read from files."""
+        self.good[:] = self.shown & (self.kind == STEP)
+        if self.shown:
+            return
+        for row in range(self.num_envs):
+            good = False
+            for slot in (self.count[row] - np.arange(self.length)) % self.length:  # the present one, then back
+                if self.kind[row, slot] == STEP:
+                    self.good[row, slot] = good
+                else:
+                    good = self.kind[row, slot] == END and self.rewards[row, slot - 1] > 0
 
     def _clear(self, envs: np.ndarray, at: np.ndarray) -> None:
         self.steps -= int((self.kind[envs, at] == STEP).sum())
@@ -307,7 +335,7 @@ class Replay:
             discounts = np.where(ended if bootstrap_type == "never" else terminated, np.float32(0), discounts)
         return Transitions(
             self.observations(rows, slots), torch.from_numpy(self.actions[rows, slots]), torch.from_numpy(rewards),
-            self.observations(rows, now), torch.from_numpy(discounts),
+            self.observations(rows, now), torch.from_numpy(discounts), torch.from_numpy(self.good[rows, slots]),
         )  # fmt: skip
 
     def observations(self, rows: np.ndarray, slots: np.ndarray) -> Tensors:
@@ -351,6 +379,7 @@ class Replay:
             self.rewards[row, steps] = mix(self.env_rewards[row, steps], model, self.truth[row, steps] & judged)
             self.version[row, steps] = version
             total += int(judged.sum())
+        self.praise()
         return total
 
 

@@ -56,11 +56,14 @@ class ReplayFiles:
 
     def load(self, replay: Replay, marks: dict[str, np.ndarray]) -> int:
         """Remember again what was saved by the time of the marks; returns how many steps that is."""
+        everywhere = np.nonzero(replay.kind)
+        replay._clear(*everywhere)
         replay.count[:] = marks["count"]
         for path in self._files():
             if _number(path) < int(marks["files"]):
                 self._take(path, replay)
         _forget_what_leads_nowhere(replay)
+        replay.praise()
         return replay.steps
 
     def restore(self, replay: Replay, marks: dict[str, np.ndarray]) -> int:

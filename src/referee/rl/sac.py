@@ -98,7 +98,7 @@ class SAC:
                     )  # fmt: skip
                     parts.append(found.chunks(part))
             for pieces in zip(*parts, strict=True):
-                yield pieces[0] if len(pieces) == 1 else Transitions.joined(pieces, shown=shown)
+                yield pieces[0] if len(pieces) == 1 else Transitions.joined(pieces)
 
     def teach_critics(self, batch: Transitions) -> tuple[Tensor, dict[str, float]]:
         """One step of the critics (and of the encoder); returns what they saw, and numbers to watch."""
@@ -135,9 +135,10 @@ class SAC:
         actions, log_probs = self.policy.sample(seen, self._noise(batch.actions.shape))
         value = self.critics(seen, actions).mean(dim=0)
         loss = (self.temperature * log_probs - value).mean()
-        if self.config.bc_coef and batch.shown:
-            meant = torch.tanh(self.policy.gaussian(seen[-batch.shown :])[0])
-            loss = loss + self.config.bc_coef * (meant - batch.actions[-batch.shown :]).square().sum(dim=1).mean()
+        if self.config.bc_coef:
+            miss = (self.policy.gaussian(seen)[0].tanh() - batch.actions).square().sum(dim=1)
+            weight = self.config.bc_coef * value.detach().abs().mean()  # so that it means the same for any reward
+            loss = loss + weight * (miss * batch.good).mean()
         loss.backward()
         self.critics.requires_grad_(True)
         self._step(self.policy_optimizer, self._policy_weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from referee.rewards import combine
 from referee.rl.album import Album
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import Replay
+from referee.rl.replay_file import ReplayFiles
 from referee.runners.payment import Payment
+from referee.workers.learner import LearnerWorker
 
 SPARE = 0.5
 """Of the free memory that pictures may fill, where nobody says how much."""
@@ -52,18 +54,54 @@ def make_memories(
     memory = _room(algorithm, numbers, pictures * int(np.prod(shape)), folder)
     album = Album(shape, memory=memory, folder=folder) if cameras else None
 
-    def replay(rows: int, capacity: int) -> Replay:
-        return Replay(rows, capacity, state_size=spec.state_size, action_size=spec.action_size, album=album, seen=seen)
+    def replay(rows: int, capacity: int, *, shown: bool) -> Replay:
+        sizes = {"state_size": spec.state_size, "action_size": spec.action_size}
+        return Replay(rows, capacity, **sizes, album=album, seen=seen, shown=shown)
 
-    main = replay(env.num_envs, algorithm.replay.capacity)
+    main = replay(env.num_envs, algorithm.replay.capacity, shown=False)
     demos = None
     if algorithm.demos.path is not None:
         episodes = read_demos(algorithm.demos, env, spec, task=config.env.train.task if config.env.train else "")
         total = sum(len(episode) + 1 for episode in episodes)
-        demos = replay(1, total + algorithm.replay.capacity // 4)  # room for what people will show on the way
+        room = algorithm.replay.capacity // 4  # for what people will show on the way
+        demos = replay(1, total + room, shown=True)
         for episode in episodes:
             _show(demos, episode, config, env, payment, cameras, seen=seen)
     return Memories(main, demos, cameras if seen else None)
+
+
+class MemoryFiles:
+    """Where a run keeps what it remembers: `replay/`, and in `shown/` what was demonstrated, also on the way."""
+
+    def __init__(self, run: Path) -> None:
+        self._lived, self._shown = ReplayFiles(run / "replay"), ReplayFiles(run / "shown")
+
+    def _pairs(self, learner: LearnerWorker) -> list[tuple[str, ReplayFiles, Replay]]:
+        found = [("replay.", self._lived, learner.replay)]
+        return found if learner.demos is None else [*found, ("shown.", self._shown, learner.demos)]
+
+    def save(self, learner: LearnerWorker) -> dict[str, np.ndarray]:
+        """Write what is new; returns what a checkpoint must say about it."""
+        return {f"{prefix}{name}": value for prefix, files, replay in self._pairs(learner)
+                for name, value in files.save(replay).items()}  # fmt: skip
+
+    def restore(self, learner: LearnerWorker, state: Mapping[str, np.ndarray], *, goes_on: bool) -> bool:
+        """Remember what a checkpoint speaks of; False where nothing was kept. goes_on: save here from now on."""
+        there = True
+        for prefix, files, replay in self._pairs(learner):
+            marks = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            if not marks or not files.folder.is_dir():
+                there = False
+            elif goes_on:
+                files.restore(replay, marks)
+            else:
+                files.load(replay, marks)
+        return there
+
+    def prune(self, learner: LearnerWorker) -> None:
+        """Remove what was forgotten."""
+        for _, files, replay in self._pairs(learner):
+            files.prune(replay)
 
 
 def _room(algorithm: SACConfig, numbers: int, pictures: int, folder: Path) -> float:

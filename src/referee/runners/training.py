@@ -25,12 +25,11 @@ from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
-from referee.rl.replay_file import ReplayFiles
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import SquashedPolicy, make_policy
 from referee.runners.environments import make_env, make_payment
 from referee.runners.gain import Gain, gain
-from referee.runners.memory import make_memories
+from referee.runners.memory import MemoryFiles, make_memories
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
@@ -75,7 +74,7 @@ class Training:
         self.payment = make_payment(config, self.env.env, folder)
         self.actor = self._make_actor()
         saved = isinstance(algorithm, SACConfig) and algorithm.replay.save
-        self._files = ReplayFiles(replay_folder(folder)) if saved else None
+        self._memory = MemoryFiles(folder) if saved else None
         self.rollout = Rollout(self.env.env, algorithm.rollout_steps, self.policy.inputs)
         self.iteration, self.steps, self.seconds = 0, 0, 0.0
         self.best = Best()
@@ -269,9 +268,8 @@ class Training:
             state |= self.payment.save_state()
         tensors, arrays = self.actor.save_state()
         state |= arrays
-        if self._files is not None and not best:
-            assert isinstance(self.actor, LearnerWorker)
-            state |= {f"replay.{name}": value for name, value in self._files.save(self.actor.replay).items()}
+        if isinstance(self.actor, LearnerWorker) and self._memory is not None and not best:
+            state |= self._memory.save(self.actor)
         checkpoint.save(
             folder,
             Checkpoint(
@@ -317,20 +315,14 @@ class Training:
         return self.steps
 
     def _remember(self, stored: Checkpoint, folder: Path) -> None:
-        """Take up the replay that belongs to a checkpoint; pay for it anew if another model judged in the meantime."""
+        """Take up the memories that belong to a checkpoint; pay for them anew if another model judges by now."""
         if not isinstance(self.actor, LearnerWorker):
             return
-        marks = {k.removeprefix("replay."): v for k, v in stored.arrays.items() if k.startswith("replay.")}
-        there = replay_folder(folder.parent.parent)
-        if not marks or not there.is_dir():
+        run = folder.parent.parent
+        kept = self._memory if self._memory is not None and run == self.folder else MemoryFiles(run)
+        if not kept.restore(self.actor, stored.arrays, goes_on=kept is self._memory):
             _log.warning("%s came without what the run remembered: it begins with an empty replay", folder)
-            return
-        if self._files is None or there != self._files.folder:
-            files = ReplayFiles(there)
-            files.load(self.actor.replay, marks)
-        else:
-            self._files.restore(self.actor.replay, marks)
-        if self.reward is not None and self.reward.manager.version:
+        elif self.reward is not None and self.reward.manager.version:
             self.actor.rescore(self.reward)
 
     def report(self, console: Console) -> None:
@@ -379,20 +371,14 @@ class Training:
         self.eval_env.close()
 
     def _prune(self, newest: Path) -> None:
-        if self._files is not None:
-            assert isinstance(self.actor, LearnerWorker)
-            self._files.prune(self.actor.replay)
+        if isinstance(self.actor, LearnerWorker) and self._memory is not None:
+            self._memory.prune(self.actor)
         keep = self.config.runner.keep_every
         per_iteration = self.rollout.steps * self.rollout.num_envs
         for path in newest.parent.glob("step_*"):
             iteration = int(path.name.removeprefix("step_")) // per_iteration
             if path != newest and not (keep and iteration % keep == 0):
                 shutil.rmtree(path)
-
-
-def replay_folder(run: Path) -> Path:
-    """Where a run keeps what it remembers."""
-    return run / "replay"
 
 
 def _env_settings(config: Config) -> dict[str, Any]:
