@@ -45,7 +45,6 @@ bench: setup
 	$(BIN)/python benchmarks/scoring_speed.py
 	$(BIN)/python benchmarks/serve_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
-	$(BIN)/python benchmarks/learned_reward.py
 	$(BIN)/python benchmarks/refinement.py
 
 clean:

@@ -18,7 +18,8 @@ class World:
     def rollout(self, steps: int) -> Rollout:
         """The next steps, as a rollout."""
         rollout = object.__new__(Rollout)
-        rollout.steps, rollout.num_envs, rollout.finals = steps, self.num_envs, []
+        rollout.steps, rollout.num_envs = steps, self.num_envs
+        rollout.begin()
         shape = (steps, self.num_envs)
         rollout.observations = {"states": np.zeros((*shape, 2), np.float32)}
         rollout.actions = np.zeros((*shape, 1), np.float32)

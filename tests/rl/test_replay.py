@@ -8,7 +8,8 @@ from tests.rl.lived import FRAME, World, frames
 
 from referee.errors import RefereeError
 from referee.rl.album import CHUNK, Album
-from referee.rl.replay import CUT, END, STEP, Pictures, Replay
+from referee.rl.replay import CUT, END, STEP, Replay
+from referee.rl.rollout import Pictures
 
 
 def replay(num_envs: int, capacity: int, album: Album | None = None) -> Replay:
@@ -87,9 +88,12 @@ def test_another_model_pays_anew_for_all_that_is_remembered(every: bool) -> None
         rollout.success[:] = rollout.rewards % 2 == 0
         ends = rollout.terminated | rollout.truncated
         where = np.ones_like(ends) if every else ends
-        env = rollout.rewards.copy()
+        rollout.env_rewards, rollout.judged = (
+            rollout.rewards.copy(),
+            Pictures(where, frames(rollout)[where.reshape(-1)]),
+        )
         rollout.rewards[:] = -7
-        memory.add(rollout, env, Pictures(where, frames(rollout)[where.reshape(-1)]))
+        memory.add(rollout)
     began: list[int] = []
 
     def judge(images: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -132,7 +136,8 @@ def test_steps_of_paid_episodes_are_worth_imitating(anew: bool) -> None:
     for _ in range(9):
         rollout = world.rollout(4)
         rollout.rewards[:] = rollout.rewards % 3 == 0
-        memory.add(rollout, None, Pictures(np.ones_like(rollout.success), frames(rollout)))
+        rollout.judged = Pictures(np.ones_like(rollout.success), frames(rollout))
+        memory.add(rollout)
     if anew:
         memory.good[:] = ~memory.good
         memory.rescore(

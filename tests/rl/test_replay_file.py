@@ -8,8 +8,9 @@ import pytest
 from tests.rl.lived import FRAME, World, frames
 
 from referee.rl.album import Album
-from referee.rl.replay import STEP, Pictures, Replay
+from referee.rl.replay import STEP, Replay
 from referee.rl.replay_file import ReplayFiles
+from referee.rl.rollout import Pictures
 
 
 def make() -> Replay:
@@ -19,8 +20,8 @@ def make() -> Replay:
 def live(world: World, replay: Replay, times: int) -> None:
     for _ in range(times):
         rollout = world.rollout(3)
-        where = np.ones_like(rollout.terminated)
-        replay.add(rollout, None, Pictures(where, frames(rollout)))
+        rollout.judged = Pictures(np.ones_like(rollout.terminated), frames(rollout))
+        replay.add(rollout)
 
 
 def same(one: Replay, other: Replay) -> None:

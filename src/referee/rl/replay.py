@@ -69,16 +69,6 @@ class Transitions:
         )
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Frames that a reward model judged in a rollout, of the states that steps led to."""
-
-    where: np.ndarray
-    """bool[T,N]"""
-    frames: np.ndarray
-    """uint8[m,V,H,W,3], in the order of `where`, row by row."""
-
-
 class Replay:
     """A ring of slots per environment."""
 
@@ -142,17 +132,13 @@ class Replay:
 
     # --- filling ---
 
-    def add(self, rollout: Rollout, env_rewards: np.ndarray | None = None, judged: Pictures | None = None) -> None:
-        """Remember a rollout that goes on where the last one ended.
-
-        env_rewards: f32[T,N], where something else is paid. judged: what a reward model looked at, so that a better one
-        can judge it again.
-        """
+    def add(self, rollout: Rollout) -> None:
+        """Remember a rollout that goes on where the last one ended."""
         everyone = np.arange(self.num_envs)
         if (self.kind[everyone, self._at(everyone)] == EMPTY).any():
             self._state(everyone, {name: array[0] for name, array in rollout.observations.items()})
         ends = {(final.step, final.env): final.observation for final in rollout.finals}
-        own = rollout.rewards if env_rewards is None else env_rewards
+        own, judged = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards, rollout.judged
         ended = rollout.terminated | rollout.truncated
         number = np.cumsum(judged.where).reshape(ended.shape) - 1 if judged is not None else None
         for t in range(rollout.steps):
@@ -206,13 +192,13 @@ class Replay:
                 self._step(row, actions[t], rewards[t], own[t], terminated[t], true[t], paid_by[t])
         self.count[0] += 1
 
-    def add_stretches(self, rollout: Rollout, env_rewards: np.ndarray | None = None) -> int:
+    def add_stretches(self, rollout: Rollout) -> int:
         """Remember what a person did in a rollout, stretch by stretch, as demonstrated; returns how many there were.
 
         Pictures are not taken along, so that a reward model that pays for demonstrations anew leaves these as they are.
         """
         ends = {(final.step, final.env): final.observation for final in rollout.finals}
-        own = rollout.rewards if env_rewards is None else env_rewards
+        own = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards
         ended, stretches = rollout.terminated | rollout.truncated, 0
         for env in range(rollout.num_envs):
             cuts = np.flatnonzero(np.diff(rollout.intervened[:, env].astype(int), prepend=0, append=0))

@@ -13,6 +13,16 @@ from referee.rl.policy import Tensors
 
 
 @dataclass(frozen=True)
+class Pictures:
+    """Frames that a reward model judged in a rollout, of the states that steps led to."""
+
+    where: np.ndarray
+    """bool[T,N]"""
+    frames: np.ndarray
+    """uint8[m,V,H,W,3], in the order of `where`, row by row."""
+
+
+@dataclass(frozen=True)
 class Final:
     """The last observation of an episode that ended within the rollout."""
 
@@ -39,6 +49,10 @@ class Rollout:
         """Where a person acted instead of the policy; `actions` are then that person's."""
         self.versions = np.zeros(shape, np.int32)
         """Of the reward model that paid; 0 for the first one, and where none did."""
+        self.env_rewards: np.ndarray | None = None
+        """f32[T,N]: the environment's own rewards, where `rewards` are what somebody else paid."""
+        self.judged: Pictures | None = None
+        """What a reward model looked at, where a better one may have to look again."""
         self.finals: list[Final] = []
         self.last: Observation = {}
         """The observation after the last step."""
@@ -46,6 +60,7 @@ class Rollout:
     def begin(self) -> None:
         """Forget the ends of the last rollout; the arrays are simply overwritten."""
         self.finals = []
+        self.env_rewards = self.judged = None
 
     def add(
         self,

@@ -124,9 +124,10 @@ def arm_config(task: str, seed: int, start: Path, artifact: Path, *more: str) ->
 
 
 def scratch_config(task: str, seed: int, artifact: Path, *more: str) -> Config:
-    """A policy that begins with nothing, and is paid by a reward model for every state: where hacking is easiest."""
+    """A policy that begins with nothing, and is paid the raw score of every state: where hacking is easiest."""
     lines = [
-        f"reward.model.model_path={artifact}", "reward.reward_mode=per_step", "runner.eval_episodes=64",
+        f"reward.model.model_path={artifact}", "reward.reward_mode=per_step", "reward.reward_type=score",
+        "runner.eval_episodes=64",
         "algorithm.critic_warmup=0", "algorithm.bootstrap_type=standard",
     ]  # fmt: skip
     return load("panda_ppo_mlp_resnet_reward", _lines(task, seed, *lines, *more)).config

@@ -57,7 +57,7 @@ class Payment:
             torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, self.reward.options)
         if isinstance(actor, LearnerWorker) and actor.wants_pictures:
-            actor.keep_pictures(self.reward.judged(scored))
+            rollout.judged = self.reward.judged(scored)
         numbers = {
             "time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps,
             "reward/version": float(self.manager.version),

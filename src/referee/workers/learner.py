@@ -12,7 +12,7 @@ import torch
 from referee.config.learning import ActorConfig, SACConfig
 from referee.rewards import RewardOptions, Scored, combine
 from referee.rl import checkpoint
-from referee.rl.replay import Pictures, Replay
+from referee.rl.replay import Replay
 from referee.rl.rollout import Rollout
 from referee.rl.sac import SAC
 from referee.rl.squashed import SquashedPolicy
@@ -40,24 +40,18 @@ class LearnerWorker:
         self.replay, self.demos, self._cameras = replay, demos, cameras
         self.threads = actor.num_threads or os.cpu_count() or 1
         self._owed = 0.0
-        self._env_rewards: np.ndarray | None = None
-        self._judged: Pictures | None = None
 
     # --- what was paid ---
 
     def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
         """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
-        self._env_rewards = rollout.rewards.copy()
+        rollout.env_rewards = rollout.rewards.copy()
         pay_rollout(rollout, scored, options)
 
     @property
     def wants_pictures(self) -> bool:
         """Whether what the reward model looked at must be kept, so that a better one can judge it again."""
         return self.replay.album is not None and not self.replay.seen
-
-    def keep_pictures(self, judged: Pictures) -> None:
-        """What the reward model looked at in the rollout that is remembered next."""
-        self._judged = judged
 
     def rescore(self, reward: RewardWorker) -> int:
         """Let the model that judges now pay for all that is remembered; returns how many frames it looked at."""
@@ -79,10 +73,9 @@ class LearnerWorker:
 
     def remember(self, rollout: Rollout) -> None:
         """Take a rollout in; what a person did in it counts as demonstrated, too."""
-        self.replay.add(rollout, self._env_rewards, self._judged)
+        self.replay.add(rollout)
         if self.demos is not None and rollout.intervened.any():
-            self.demos.add_stretches(rollout, self._env_rewards)
-        self._env_rewards = self._judged = None
+            self.demos.add_stretches(rollout)
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""

@@ -15,8 +15,7 @@ from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
-from referee.rl.replay import Pictures
-from referee.rl.rollout import Rollout
+from referee.rl.rollout import Pictures, Rollout
 from referee.workers.env import StepResult
 
 
