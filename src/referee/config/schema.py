@@ -61,6 +61,22 @@ class EarlyStopConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BackgroundConfig:
+    """Environments that go on in a process of their own while the policy learns, and never wait for it."""
+
+    enabled: bool = key(False, "act, judge and learn side by side; for SAC and RLPD")
+    publish_interval: int = key(20, "updates between new weights for those who act", low=1, only_if="enabled")
+    max_lag: int = key(
+        2000, "environment steps that may wait to be judged and remembered; beyond, they do wait", low=1,
+        only_if="enabled",
+    )  # fmt: skip
+    pace: float | None = key(
+        None, "steps per second of each environment, as on an arm; null = as fast as it goes", low=0.01,
+        only_if="enabled",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunnerConfig:
     """What `referee run` starts, and for how long."""
 
@@ -123,6 +139,7 @@ class RunnerConfig:
         high=0.5,
         only_if="recipe=train_reward",
     )
+    background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 

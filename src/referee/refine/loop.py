@@ -126,6 +126,10 @@ class Refiner:
             self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
         return self.artifact
 
+    def place(self) -> Path:
+        """Where the version that judges now lies."""
+        return self.folder / VERSIONS / f"v{self.version}"
+
     @property
     def left(self) -> int:
         """Frames that may still be asked about."""

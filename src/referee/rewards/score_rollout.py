@@ -51,6 +51,12 @@ class FinalPictures:
         self._envs: list[np.ndarray] = []
         self._pictures: list[Mapping[str, np.ndarray]] = []
 
+    def copy(self) -> FinalPictures:
+        """The same pictures, with nobody who draws more."""
+        other = FinalPictures(_nobody)
+        other._steps, other._envs, other._pictures = list(self._steps), list(self._envs), list(self._pictures)
+        return other
+
     def add(self, step: int, ended: np.ndarray) -> None:
         """Draw what ended in this step; call it right after the step, before the next one. ended: bool[N]"""
         ids = np.flatnonzero(ended)
@@ -76,6 +82,10 @@ class FinalPictures:
         """{name: [m,…]} of all of them."""
         names = self._pictures[0] if self._pictures else {}
         return {name: np.concatenate([each[name] for each in self._pictures]) for name in names}
+
+
+def _nobody(ids: np.ndarray) -> Mapping[str, np.ndarray]:
+    raise RefereeError("these pictures were drawn elsewhere, and no more can be added")
 
 
 def score_finals(finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay) -> Scored:

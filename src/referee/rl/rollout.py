@@ -57,6 +57,18 @@ class Rollout:
         self.last: Observation = {}
         """The observation after the last step."""
 
+    def copy(self) -> Rollout:
+        """The same in arrays of its own."""
+        other = object.__new__(Rollout)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                value = value.copy()
+            elif name in ("observations", "last"):
+                value = {part: array.copy() for part, array in value.items()}
+            setattr(other, name, value)
+        other.finals = list(self.finals)
+        return other
+
     def begin(self) -> None:
         """Forget the ends of the last rollout; the arrays are simply overwritten."""
         self.finals = []

@@ -44,15 +44,17 @@ class Payment:
         """What judges."""
         return self.reward.manager
 
-    def pay(self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int) -> dict[str, float]:
+    def pay(
+        self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None
+    ) -> dict[str, float]:
         """Let the reward model say what a rollout is worth; the truth is only written down beside it.
 
-        step: of the training, at the rollout's end.
+        step: of the training, at the rollout's end. scored: what was said already, while the rollout was made.
         """
         before = self.manager.seconds
         torch.set_num_threads(actor.threads)  # the simulation does not need the cores now
         try:
-            scored = self.reward.score(rollout)
+            scored = self.reward.score(rollout) if scored is None else scored
         finally:
             torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, self.reward.options)

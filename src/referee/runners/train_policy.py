@@ -11,10 +11,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from referee.config import Config, Loaded
 from referee.config.learning import PPOConfig
 from referee.errors import ConfigError
+from referee.runners.background import BackgroundTraining
+from referee.runners.collector import SEEDS_PER_RUN
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import name_run, open_run
-from referee.runners.training import EVAL_SEED, SEEDS_PER_RUN, Training
+from referee.runners.training import EVAL_SEED, Training
 
 
 def train_policy(loaded: Loaded) -> None:
@@ -24,7 +26,7 @@ def train_policy(loaded: Loaded) -> None:
     torch.set_num_threads(1)
     console, runner = Console(), loaded.config.runner
     folder = name_run(loaded)
-    run = Training(loaded.config, folder)
+    run = (BackgroundTraining if runner.background.enabled else Training)(loaded.config, folder)
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
     open_run(loaded, folder)
     logbook = Logbook(folder, loaded)
@@ -85,6 +87,8 @@ def check(config: Config) -> None:
         )
     if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
+    if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
+        raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
     for name in ("task", "obs_mode", "control_mode"):
         here, there = getattr(train, name), getattr(config.env.eval, name)
         if here != there:

@@ -27,6 +27,7 @@ from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import SquashedPolicy, make_policy
+from referee.runners.collector import acting_state, first_seed, restore_acting
 from referee.runners.environments import make_env, make_payment
 from referee.runners.gain import Gain, gain
 from referee.runners.memory import MemoryFiles, make_memories
@@ -40,7 +41,6 @@ from referee.workers.rollout import RolloutWorker
 
 EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
-SEEDS_PER_RUN = 10_000
 DEMO_SEED = 1_500_000
 MINE_SEED = 1_800_000
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Training:
         seed = config.runner.seed
         self.config, self.folder = config, folder
         torch.manual_seed(seed)
-        self.env = EnvWorker(make_env(config.env.train, folder, "train"), seed=SEEDS_PER_RUN * seed)
+        self.env = EnvWorker(self._make_env(), seed=first_seed(seed))
         self.eval_env: RefereeVectorEnv = make_env(config.env.eval, folder, "eval")
         model = config.actor.model
         algorithm = config.algorithm
@@ -84,6 +84,10 @@ class Training:
         self.refined = False
         """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
+
+    def _make_env(self) -> RefereeVectorEnv:
+        assert self.config.env.train is not None
+        return make_env(self.config.env.train, self.folder, "train")
 
     def _make_actor(self) -> ActorWorker | LearnerWorker:
         config, seed = self.config, self.config.runner.seed
@@ -183,12 +187,12 @@ class Training:
         numbers["rollout/rewards"] = float(self.rollout.rewards.mean())
         numbers |= judged
         numbers |= {f"train/{name}": float(value) for name, value in learned.items()}
-        numbers |= {
-            "time/rollout": collected - start,
-            "time/update": end - collected,
-            "time/steps_per_second": count / (end - start),
-            "time/minutes": self.seconds / 60,
-        }
+        numbers |= {"time/rollout": collected - start, "time/update": end - collected}
+        return self._told(numbers, count / (end - start))
+
+    def _told(self, numbers: dict[str, float], speed: float) -> dict[str, float]:
+        """The numbers of an iteration, with those that all have; a round of questions, where one is due."""
+        numbers |= {"time/steps_per_second": speed, "time/minutes": self.seconds / 60}
         numbers |= self._refine()
         self._shown |= numbers
         return numbers
@@ -262,8 +266,7 @@ class Training:
     def save(self, *, best: bool = False) -> Path:
         """Write a checkpoint; only the last, the best and each `keep_every`-th stay."""
         folder = self.folder / "checkpoints" / ("best" if best else f"step_{self.steps}")
-        state = {f"worker.{name}": value for name, value in self.env.save_state().items()}
-        state["noise"] = checkpoint.generator_state(self.roller.random)
+        state = self._acting_state()
         if self.payment is not None:
             state |= self.payment.save_state()
         tensors, arrays = self.actor.save_state()
@@ -303,9 +306,7 @@ class Training:
         if different:
             raise CheckpointError(f"{folder} was made with env.train.{', '.join(different)}: set the same to resume")
         self.actor.restore_state(stored.optimizer, stored.arrays)
-        worker = {name.removeprefix("worker."): v for name, v in stored.arrays.items() if name.startswith("worker.")}
-        self.env.restore_state(worker)
-        checkpoint.restore_generator(self.roller.random, stored.arrays["noise"])
+        self._restore_acting(stored.arrays)
         if self.payment is not None:
             self.payment.restore_state(stored.arrays, stored.meta["steps"])
         self._remember(stored, folder)
@@ -313,6 +314,13 @@ class Training:
         self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
         self.best = Best(*meta["best"])
         return self.steps
+
+    def _acting_state(self) -> dict[str, np.ndarray]:
+        """What those who act need to go on."""
+        return acting_state(self.env, self.roller)
+
+    def _restore_acting(self, state: dict[str, np.ndarray]) -> None:
+        restore_acting(self.env, self.roller, state)
 
     def _remember(self, stored: Checkpoint, folder: Path) -> None:
         """Take up the memories that belong to a checkpoint; pay for them anew if another model judges by now."""

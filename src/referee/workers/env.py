@@ -68,9 +68,12 @@ class EnvWorker:
 
     def statistics(self) -> dict[str, float]:
         """Means over the episodes that finished since the last call (none: an empty dict)."""
-        means = {name: float(np.mean(values)) for name, values in self._finished.items() if values}
-        self._finished = {name: [] for name in STATISTICS}
-        return means
+        return {name: float(np.mean(values)) for name, values in self.finished().items() if values}
+
+    def finished(self) -> dict[str, list[float]]:
+        """The same, an entry per episode."""
+        found, self._finished = self._finished, {name: [] for name in STATISTICS}
+        return found
 
     def save_state(self) -> dict[str, np.ndarray]:
         """The environments and the episodes under way."""

@@ -74,6 +74,11 @@ class LearnerWorker:
     def remember(self, rollout: Rollout) -> None:
         """Take a rollout in; what a person did in it counts as demonstrated, too."""
         self.replay.add(rollout)
+        config, policy = self.learner.config, self.learner.policy
+        if policy.norm is not None and config.normalise_observations:
+            policy.norm.update(torch.from_numpy(rollout.observations["states"]))
+        if self.replay.steps >= config.random_steps:
+            self._owed += config.utd * rollout.steps * rollout.num_envs
         if self.demos is not None and rollout.intervened.any():
             self.demos.add_stretches(rollout)
 
@@ -81,15 +86,13 @@ class LearnerWorker:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
         del progress
         self.remember(rollout)
-        config, policy = self.learner.config, self.learner.policy
-        if policy.norm is not None and config.normalise_observations:
-            policy.norm.update(torch.from_numpy(rollout.observations["states"]))
-        memory = {"replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
-        if self.replay.steps < max(config.random_steps, 1):
-            return memory
-        self._owed += config.utd * rollout.steps * rollout.num_envs
+        learned = self.learn(self.due(), critic_only=iteration < self.learner.config.critic_warmup)
+        return {**learned, "replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
+
+    def due(self, most: int | None = None) -> int:
+        """Updates that the steps remembered so far allow, to be done now; beyond `most`, they are given up."""
         due, self._owed = int(self._owed), self._owed % 1.0
-        return {**self.learn(due, critic_only=iteration < config.critic_warmup), **memory}
+        return due if most is None else min(due, most)
 
     def learn(self, updates: int, *, critic_only: bool = False) -> dict[str, float]:
         """So many updates."""

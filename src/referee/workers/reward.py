@@ -18,6 +18,8 @@ from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_fi
 from referee.rl.rollout import Pictures, Rollout
 from referee.workers.env import StepResult
 
+Drawn = FinalPictures | dict[str, np.ndarray]
+
 
 class RewardWorker:
     """Draws what must be judged while a rollout is made, and judges it afterwards in few large batches.
@@ -49,6 +51,21 @@ class RewardWorker:
             raise RefereeError("a model that looks at other cameras cannot take over")
         self.manager.swap(artifact, version)
         self.gate = self.manager.gate(self._env.num_envs)
+
+    # --- drawn here, judged elsewhere ---
+
+    def drawn(self) -> Drawn:
+        """What was drawn of the rollout that was watched, to be judged by another worker."""
+        if not self.eager and self.options.reward_mode == "terminal":
+            return self._finals.copy()
+        return {name: images.copy() for name, images in self._pictures.items()}
+
+    def take(self, drawn: Drawn) -> None:
+        """What another worker drew, to be judged here."""
+        if isinstance(drawn, FinalPictures):
+            self._finals = drawn
+        else:
+            self._pictures = drawn
 
     # --- during a rollout ---
 

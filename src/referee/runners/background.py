@@ -1,0 +1,232 @@
+"""A training in which environments, reward model and learner go on side by side.
+
+    process: act ──rollouts and pictures──▶ thread: judge ──what is paid──▶ here: remember, learn
+         ▲                                                                       │
+         └────────────────────────── weights, every n updates ───────────────────┘
+
+Environments never wait for the learner; only if more than `max_lag` steps wait to be judged and remembered do they.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from referee.config import Config
+from referee.envs import RefereeVectorEnv
+from referee.errors import RefereeError
+from referee.runners.collector import PATIENCE, Delivery, Failure, State, Weights, act
+from referee.runners.environments import make_env
+from referee.runners.training import Training
+from referee.workers.learner import LearnerWorker
+
+STOPPING = 20.0
+"""Seconds that the process has to end by itself."""
+
+
+class BackgroundTraining(Training):
+    """The same run as `Training`, with the same numbers and checkpoints; one iteration takes what has come in."""
+
+    def __init__(self, config: Config, folder: Path = Path()) -> None:
+        super().__init__(config, folder)
+        assert isinstance(self.actor, LearnerWorker)
+        self.learner = self.actor
+        if not config.actor.num_threads:
+            self.learner.threads = max(1, (os.cpu_count() or 1) - 1)  # one core is for those who act
+        self._wanted = config.runner.background
+        self._state: dict[str, np.ndarray] | None = None
+        self._process: Any = None
+        self._lock = threading.Lock()
+        """Held by whoever uses the reward model."""
+        self._ready: queue.Queue[Delivery | State | Failure] = queue.Queue(maxsize=4)
+        self._over = threading.Event()
+
+    def _make_env(self) -> RefereeVectorEnv:
+        """Only to know its spaces and cameras: the process has environments of its own, which are recorded there."""
+        train = self.config.env.train
+        assert train is not None
+        quiet = replace(train, num_envs=train.num_envs, data_collection=replace(train.data_collection, enabled=False))
+        return make_env(quiet, self.folder, "train")
+
+    # --- the other process ---
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        size = self.rollout.steps * self.rollout.num_envs
+        self._inbox = context.Queue(maxsize=max(1, self._wanted.max_lag // size))
+        self._wishes, theirs = context.Pipe()
+        self._weights = Weights(context, self.policy)
+        self._weights.publish(self.policy, self.learner.learner.updates)
+        self._process = context.Process(
+            target=act, name="referee-act",
+            args=(self.config, self.folder, self.policy.spec, self._weights, self._inbox, theirs, self.steps,
+                  self._state),
+        )  # fmt: skip
+        self._process.start()
+        self._judge = threading.Thread(target=self._judge_all, name="judge", daemon=True)
+        self._judge.start()
+
+    def _judge_all(self) -> None:
+        """The thread: take what comes in, let the reward model judge it, and pass it on in the same order."""
+        while not self._over.is_set():
+            try:
+                found = self._inbox.get(timeout=PATIENCE)
+            except queue.Empty:
+                if not self._process.is_alive() and self._inbox.empty():
+                    self._pass_on(Failure(f"the process that acts ended with code {self._process.exitcode}"))
+                    return
+                continue
+            if isinstance(found, Delivery) and self.payment is not None:
+                try:
+                    self._judge_one(found)
+                except RefereeError as error:
+                    found = Failure(str(error))
+            self._pass_on(found)
+
+    def _judge_one(self, delivery: Delivery) -> None:
+        assert self.payment is not None
+        with self._lock:
+            if delivery.drawn is not None:
+                self.payment.reward.take(delivery.drawn)
+            delivery.numbers = self.payment.pay(delivery.rollout, self.learner, delivery.steps, delivery.scored)
+
+    def _pass_on(self, found: Delivery | State | Failure) -> None:
+        while not self._over.is_set():
+            try:
+                self._ready.put(found, timeout=PATIENCE)
+                return
+            except queue.Full:
+                continue
+
+    def _next(self, *, wait: bool) -> Delivery | State | None:
+        try:
+            found = self._ready.get(block=wait)
+        except queue.Empty:
+            return None
+        if isinstance(found, Failure):
+            raise RefereeError(f"acting stopped: {found.reason}")
+        return found
+
+    # --- learning ---
+
+    def iterate(self) -> dict[str, float]:
+        """Remember all that has come in, at least one rollout, and learn as much as it allows."""
+        start = time.perf_counter()
+        if self._process is None:
+            self._start()
+        taken: list[Delivery] = []
+        found = self._next(wait=True)
+        while isinstance(found, Delivery):
+            self._remember_one(found)
+            taken.append(found)
+            found = self._next(wait=False) if len(taken) < 64 else None
+        self._pay_anew(taken)
+        idle = time.perf_counter() - start
+        learned = self._learn()
+        end = time.perf_counter()
+        self.iteration += 1
+        count = sum(each.rollout.steps * each.rollout.num_envs for each in taken)
+        self.steps += count
+        self.seconds += end - start
+        return self._told(self._numbers(taken, learned, idle, end - start), count / (end - start))
+
+    def _remember_one(self, delivery: Delivery) -> None:
+        """Take a rollout in."""
+        self.learner.remember(delivery.rollout)
+        delivery.numbers["async/lag_seconds"] = time.monotonic() - delivery.made
+        delivery.numbers["async/policy_lag"] = float(self.learner.learner.updates - delivery.updates)
+
+    def _pay_anew(self, taken: list[Delivery]) -> None:
+        """What was on its way while a better model took over was paid by the old one: no two are mixed."""
+        if self.payment is None:
+            return
+        version = self.payment.manager.version
+        if any((each.rollout.versions != version).any() for each in taken):
+            with self._lock:
+                self.learner.rescore(self.payment.reward)
+
+    def _learn(self) -> dict[str, float]:
+        """As many updates as are due, in pieces after each of which new weights are published."""
+        each = self._wanted.publish_interval
+        due = self.learner.due(most=8 * each)
+        critic_only = self.iteration < self.learner.learner.config.critic_warmup
+        learned: dict[str, float] = {}
+        for done in range(0, due, each):
+            learned = self.learner.learn(min(each, due - done), critic_only=critic_only)
+            self._weights.publish(self.policy, self.learner.learner.updates)
+        memory = {"replay_steps": float(self.learner.replay.steps), "replay_mb": self.learner.replay.nbytes / 1e6}
+        return {**learned, **memory}
+
+    def _numbers(
+        self, taken: list[Delivery], learned: dict[str, float], idle: float, seconds: float
+    ) -> dict[str, float]:
+        numbers: dict[str, float] = {}
+        for name in taken[0].finished:
+            values = [value for each in taken for value in each.finished[name]]
+            if values:
+                numbers[f"env/{name}"] = float(np.mean(values))
+        numbers["rollout/rewards"] = float(np.mean([each.rollout.rewards.mean() for each in taken]))
+        for name in sorted({name for each in taken for name in each.numbers}):
+            numbers[name] = float(np.mean([each.numbers[name] for each in taken if name in each.numbers]))
+        for name in ("async/lag_seconds", "async/policy_lag"):
+            numbers[f"{name}_max"] = max(each.numbers[name] for each in taken)
+        numbers["async/env_wait"] = float(np.mean([each.waited for each in taken]))
+        numbers["async/waiting"] = float(self._inbox.qsize() * self.rollout.steps * self.rollout.num_envs)
+        numbers["async/utd"] = self.learner.learner.updates / max(1, self.steps)
+        numbers |= {f"train/{name}": float(value) for name, value in learned.items()}
+        return {**numbers, "time/rollout": idle, "time/update": seconds - idle}
+
+    def _refine(self) -> dict[str, float]:
+        """As always; meanwhile nobody judges. Those who judge on their own are told of a better model."""
+        with self._lock:
+            before = None if self.payment is None else self.payment.manager.version
+            numbers = super()._refine()
+        if self.payment is not None and self.payment.manager.version != before and self._process is not None:
+            assert self.payment.refiner is not None
+            self._wishes.send((self.payment.refiner.place(), self.payment.manager.version))
+        return numbers
+
+    # --- keeping ---
+
+    def _acting_state(self) -> dict[str, np.ndarray]:
+        """Asked of the process; everything that came before is remembered first, so that all fits together."""
+        if self._process is None:
+            return self._state if self._state is not None else super()._acting_state()
+        self._wishes.send("state")
+        while True:
+            found = self._next(wait=True)
+            if isinstance(found, State):
+                self._state = found.arrays
+                return found.arrays
+            if isinstance(found, Delivery):
+                self._remember_one(found)
+                self._pay_anew([found])
+                self.steps += found.rollout.steps * found.rollout.num_envs
+
+    def _restore_acting(self, state: dict[str, np.ndarray]) -> None:
+        self._state = {name: value for name, value in state.items() if name.startswith("worker.") or name == "noise"}
+
+    def close(self) -> None:
+        """Stop the process and the thread; none is left."""
+        self._over.set()
+        if self._process is not None:
+            self._wishes.send("stop")
+            end = time.monotonic() + STOPPING
+            while self._process.is_alive() and time.monotonic() < end:
+                try:
+                    self._inbox.get(timeout=PATIENCE)  # so that it is not held up by what nobody takes
+                except queue.Empty:
+                    continue
+            if self._process.is_alive():
+                self._process.terminate()
+            self._process.join()
+            self._judge.join()
+        super().close()

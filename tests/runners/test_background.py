@@ -1,0 +1,138 @@
+"""Acting, judging and learning side by side: the same run, with nobody left behind and no two models mixed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from referee.config import load
+from referee.errors import ConfigError, RefereeError
+from referee.refine.retrain import Compared
+from referee.rl.policy import PolicySpec
+from referee.rl.replay import STEP
+from referee.rl.squashed import SquashedPolicy
+from referee.runners.background import BackgroundTraining
+from referee.runners.collector import Weights
+from referee.runners.train_policy import check
+from tests.runners.test_off_policy import SMALL
+
+pytestmark = pytest.mark.slow
+BACKGROUND = ["runner.background.enabled=true", "runner.background.publish_interval=4", "algorithm.random_steps=0"]
+
+
+def training(folder: Path, *more: str) -> BackgroundTraining:
+    config = load("panda_sac_mlp", [*SMALL, *BACKGROUND, *more]).config
+    check(config)
+    return BackgroundTraining(config, folder)
+
+
+def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    run = training(tmp_path)
+    try:
+        for _ in range(12):
+            numbers = run.iterate()
+        assert run.steps >= 12 * 16 and run.learner.learner.updates > 0
+        for name in ("train/critic_loss", "async/lag_seconds", "async/policy_lag_max", "async/env_wait", "async/utd",
+                     "time/steps_per_second", "rollout/rewards"):  # fmt: skip
+            assert np.isfinite(numbers[name])
+        assert 0 <= numbers["async/env_wait"] <= 1
+        # What is remembered is what was lived: each state follows from the one before.
+        replay = run.learner.replay
+        assert replay.steps == min(run.steps, replay.steps)
+        saved = run.save()
+    finally:
+        run.close()
+    assert not multiprocessing.active_children()
+    again = training(tmp_path)
+    try:
+        assert again.resume(saved) == run.steps and again.learner.replay.steps == run.learner.replay.steps
+        again.iterate()
+        assert again.steps > run.steps
+    finally:
+        again.close()
+
+
+def test_no_two_models_are_mixed(tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compared, "better", property(lambda self: True))
+    run = training(
+        tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}", "reward.refine.enabled=true",
+        "reward.refine.interval=3", "reward.refine.ask=8", "reward.refine.steps=1", "reward.refine.budget=60",
+        "reward.reward_type=continuous", "reward.reward_threshold=0", "runner.background.pace=40",
+    )  # fmt: skip
+    try:
+        for _ in range(20):
+            numbers = run.iterate()
+            replay = run.learner.replay
+            versions = replay.version[replay.kind == STEP]
+            assert run.payment is not None and (versions == run.payment.manager.version).all()
+        assert run.payment.swaps and "reward/true_success" in numbers or "reward/version" in numbers
+    finally:
+        run.close()
+
+
+def test_what_goes_wrong_where_it_acts_is_one_line_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = training(tmp_path)
+    run._restore_acting({"noise": np.zeros(6, np.uint64)})  # a checkpoint without environments
+    try:
+        with pytest.raises(RefereeError, match="acting stopped: saved environment state does not fit"):
+            run.iterate()
+    finally:
+        run.close()
+    assert not multiprocessing.active_children()
+
+
+def test_ppo_cannot_go_on_without_its_learner() -> None:
+    with pytest.raises(ConfigError, match="algorithm.name=sac"):
+        check(load("panda_ppo_mlp", ["runner.background.enabled=true"]).config)
+
+
+def test_weights_arrive_whole() -> None:
+    torch.manual_seed(0)
+    spec = PolicySpec("mlp", state_size=3, image_size=0, views=0, action_size=2, hidden_dims=(4,), squashed=True)
+    ours, theirs = SquashedPolicy(spec), SquashedPolicy(spec)
+    assert ours.norm is not None
+    ours.norm.update(torch.randn(9, 3))
+    weights = Weights(multiprocessing.get_context("spawn"), ours)
+    weights.publish(ours, 7)
+    assert weights.take(theirs, 3) == 7 and weights.take(theirs, 7) == 7
+    states = {"states": np.ones((2, 3), np.float32)}
+    assert np.array_equal(ours.act(states), theirs.act(states))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_no_process(tmp_path: Path, how: signal.Signals) -> None:
+    lines = [*SMALL, *BACKGROUND, f"runner.logger.log_path={tmp_path / 'run'}", "runner.max_steps=10000000",
+             "runner.save_interval=5"]  # fmt: skip
+    command = [sys.executable, "-m", "referee.cli", "run", "panda_sac_mlp", *lines]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    end = time.monotonic() + 90
+    while not list(checkpoints.glob("step_*")) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert list(checkpoints.glob("step_*")), "no checkpoint in time"
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.send_signal(how)
+    said, _ = process.communicate(timeout=60)
+    end = time.monotonic() + 15
+    while time.monotonic() < end and any(_acts(pid) for pid in children):
+        time.sleep(0.2)
+    assert not any(_acts(pid) for pid in children)
+    if how == signal.SIGINT:
+        assert "go on with runner.resume_dir=" in said and process.returncode != 0
+
+
+def _acts(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return False
