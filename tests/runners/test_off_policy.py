@@ -19,6 +19,7 @@ from referee.rl.replay import END, STEP
 from referee.runners import memory
 from referee.runners.arms import QUIET, record_experts
 from referee.runners.train_policy import check
+from referee.runners.trained import judge
 from referee.runners.training import Training
 from referee.workers.learner import LearnerWorker
 
@@ -228,3 +229,37 @@ def test_too_many_pictures_are_refused_before_they_are_allocated(
     go(run, 2)
     album = learner(run).replay.album
     assert album is not None and album.mapped  # beyond the limit, in a file
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_on_images(tmp_path: Path, shown: Path, refinable: Path, frozen: bool) -> None:
+    """With a net that learns, or through the frozen encoder of a reward model; a film and an evaluation find it again."""
+    lines = ["env.train.obs_mode=state+rgb", "env.eval.obs_mode=state+rgb", f"algorithm.demos.path={shown}",
+             "algorithm.bc_warmup.episodes=1", "algorithm.bc_warmup.epochs=1"]  # fmt: skip
+    if frozen:
+        lines += [f"env.train.encoder={refinable}", f"env.eval.encoder={refinable}"]
+    else:
+        lines.append("actor.model.model_type=cnn")
+    run = training(tmp_path, *lines)
+    run.warm_start(QUIET)
+    numbers = go(run, 2).iterate()
+    assert numbers["train/critic_loss"] >= 0
+    replay = learner(run).replay
+    assert (replay.album is None) == frozen
+    saved = run.save()
+    assert len(judge(saved, 2)) == 2
+
+
+def test_pictures_of_a_step_cost_what_one_frame_costs(tmp_path: Path) -> None:
+    """Each is kept once: the next state's picture is not kept again with the step before."""
+    lines = ["env.train.obs_mode=state+rgb", "env.eval.obs_mode=state+rgb", "actor.model.model_type=cnn",
+             "env.train.max_episode_steps=50", "algorithm.utd=0", "algorithm.replay.capacity=3000",
+             "algorithm.rollout_steps=50", "env.train.num_envs=16", "actor.model.hidden_dims=[4]"]  # fmt: skip
+    run = go(training(tmp_path, *lines), 3)
+    replay = learner(run).replay
+    assert replay.album is not None and replay.steps == 2400
+    frames = int((replay.picture >= 0).sum())
+    assert frames == 2400 + 16 * 3 + 16  # each state, each end, and where each environment is now
+    numbers = sum(column.nbytes for column in replay.columns().values()) / replay.kind.size
+    frame = replay.album.frame_bytes
+    assert (frames * frame / replay.steps + numbers) / frame < 1.1

@@ -214,6 +214,9 @@ class PandaEnvConfig:
         low=1,
     )
     image_size: int = key(64, "width and height of images in pixels", choices=(64, 128, 224))
+    encoder: str | None = key(
+        None, "reward model whose frozen encoder turns images into states, once; null = images as they are"
+    )
     num_threads: int = key(0, "threads that step, and processes that draw; 0 = one per core", low=0)
     randomise: RandomiseConfig = key(RandomiseConfig, "domain randomisation")
     data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")

@@ -206,7 +206,7 @@ def _as_arm(
 
 def _film(run: Training, path: Path) -> None:
     world = run.eval_env.unwrapped
-    film = FilmMaker(world, 2, pixels=FILM_PIXELS)  # type: ignore[arg-type]
+    film = FilmMaker(world, 2, pixels=FILM_PIXELS)
     player = Player(run.policy, run.eval_env)
     roll_out(run.eval_env, player, 2, seed=JUDGE_SEED, watch=film, observe=player.see)
     save_gif(path, film.frames()[::2], fps=10)

@@ -17,6 +17,7 @@ from referee.refine.labellers import LABELLERS
 from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.rewards.guards import weakness
+from referee.rl.encoded import EncodedEnv
 from referee.runners.payment import Payment, refined_folder
 from referee.workers.reward import RewardWorker
 
@@ -25,7 +26,8 @@ _log = logging.getLogger(__name__)
 
 def make_env(config: PandaEnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
     """The environment that `config` describes; episodes say that they come from `source`."""
-    return collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
+    env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
+    return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
 
 
 def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int) -> RewardWorker | None:

@@ -17,6 +17,7 @@ from referee.episodes import Episode
 from referee.errors import ConfigError, RefereeError
 from referee.rewards import combine
 from referee.rl.album import Album
+from referee.rl.encoded import EncodedEnv
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
@@ -184,6 +185,8 @@ def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: P
     if np.abs(episode.actions).max() > 1 + 1e-5:
         raise ConfigError(f"{where} has actions beyond -1..1, which this environment does not take")
     states = episode.observations.get("states")
+    if isinstance(env, EncodedEnv):
+        return  # what it sees is made of its pictures
     if spec.state_size and (states is None or states.shape[1] != spec.state_size):
         has = "none" if states is None else f"those of {states.shape[1]} numbers"
         raise ConfigError(f"{where} must hold states of {spec.state_size} numbers, but it has {has}")
@@ -214,6 +217,10 @@ def _show(
     terminated[-1] |= over
     frames = _frames(episode, cameras, env)[: steps + 1] if cameras else None
     observations = {"states": episode.observations["states"][: steps + 1]} if demos.states.shape[2] else {}
+    if isinstance(env, EncodedEnv):
+        looked = _frames(episode, env.cameras, env)[: steps + 1]
+        pictures = {"main_images": looked[:, 0], "extra_view_images": looked[:, 1:]}
+        observations = env.encode({**observations, **pictures})
     if seen:
         assert frames is not None
         observations |= {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from referee.config.schema import PandaEnvConfig
+from referee.envs import RefereeVectorEnv
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
@@ -39,6 +40,7 @@ def play(
         raise RefereeError(f"--seed is {seed}, but it must be 0 or more")
     check_writable(out)
     if trained is not None:
+        env: RefereeVectorEnv
         env, actor = bring_back(trained, episodes)
         film = FilmMaker(env, episodes, pixels=pixels)
         outcomes = roll_out(env, actor, episodes, seed=seed, watch=film, observe=actor.see)

@@ -126,7 +126,7 @@ class SecondOpinion:
 class FilmMaker:
     """Films the first episode of some environments, side by side in time, each labelled with its truth."""
 
-    def __init__(self, env: PandaVectorEnv, episodes: int, *, pixels: int = 300) -> None:
+    def __init__(self, env: RefereeVectorEnv, episodes: int, *, pixels: int = 300) -> None:
         self._pixels = pixels
         self._rolling = list(range(min(episodes, env.num_envs)))
         self._frames: dict[int, list[np.ndarray]] = {i: [] for i in self._rolling}

@@ -75,7 +75,11 @@ def check(config: Config) -> None:
         )
     if config.actor.model.model_type == "cnn" and train.obs_mode == "state":
         raise ConfigError("actor.model.model_type=cnn needs images: set env.train.obs_mode=rgb (or state+rgb)")
-    if config.actor.model.model_type == "mlp" and train.obs_mode != "state":
+    if train.encoder is not None and (train.obs_mode == "state" or config.actor.model.model_type == "cnn"):
+        raise ConfigError(
+            "env.train.encoder makes states of images: it needs obs_mode=rgb (or state+rgb) and model_type=mlp"
+        )
+    if config.actor.model.model_type == "mlp" and train.obs_mode != "state" and train.encoder is None:
         raise ConfigError(
             f"actor.model.model_type=mlp reads state only: set env.train.obs_mode=state, not {train.obs_mode}"
         )
@@ -89,7 +93,7 @@ def check(config: Config) -> None:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
-    for name in ("task", "obs_mode", "control_mode"):
+    for name in ("task", "obs_mode", "control_mode", "encoder"):
         here, there = getattr(train, name), getattr(config.env.eval, name)
         if here != there:
             raise ConfigError(f"env.eval.{name}={there}, but env.train.{name}={here}: make them the same")

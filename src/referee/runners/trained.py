@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from referee.config.schema import PandaEnvConfig, RandomiseConfig
-from referee.envs.panda.env import PandaVectorEnv
+from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.rl import checkpoint
 from referee.rl.policy import Player
+from referee.runners.environments import make_env
 from referee.runners.rollout import Outcomes, roll_out
 from referee.runners.training import EVAL_SEED
 
 
-def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[PandaVectorEnv, Player]:
+def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[RefereeVectorEnv, Player]:
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
@@ -24,7 +25,7 @@ def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> 
         "cameras": tuple(meta["env"]["cameras"]),
         "randomise": RandomiseConfig(**meta["env"]["randomise"]),
     }
-    env = PandaVectorEnv(PandaEnvConfig(task=meta["task"], **settings))
+    env = make_env(PandaEnvConfig(task=meta["task"], **settings), Path(), "eval")
     return env, Player(policy, env, noise_seed=noise_seed)
 
 

@@ -348,7 +348,8 @@ class Training:
             console.print(f"  alarm at step {raised:,}, quiet since a better model took over")
         found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
         write_json(self.folder / "result.json", {**found, **self._account(console), **self.outcomes.summary()})
-        if self.config.runner.film and isinstance(env := self.eval_env.unwrapped, PandaVectorEnv):
+        env = self.eval_env
+        if self.config.runner.film and isinstance(env.unwrapped, PandaVectorEnv):
             film = FilmMaker(env, self.config.runner.film_episodes)
             policy = Player(self.policy, env)
             count = min(self.config.runner.film_episodes, env.num_envs)
