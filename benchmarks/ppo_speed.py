@@ -1,14 +1,14 @@
 """Prints PPO steps per second, end to end, beside Stable-Baselines3 on the same env, network, batch and epochs."""
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from sb3 import fresh, print_learning
 
 NUM_ENVS, STEPS, BATCH, EPOCHS = 64, 50, 800, 8
 SETTINGS = {"gamma": 0.97, "gae_lambda": 0.95, "learning_rate": 3e-4}
@@ -44,55 +44,14 @@ def stable_baselines3(task: str, iterations: int, seed: int, threads: int) -> di
     """SB3's PPO on the same simulation through its own VecEnv interface and VecNormalize."""
     import numpy as np
     import torch
-    from gymnasium import spaces
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+    from stable_baselines3.common.vec_env import VecNormalize
 
     from referee.config import PandaEnvConfig
-    from referee.envs import make_vec
+    from sb3 import adapt
 
     torch.set_num_threads(threads)
-    world = make_vec(PandaEnvConfig(task=task, num_envs=NUM_ENVS))
-
-    class Adapter(VecEnv):
-        def __init__(self) -> None:
-            size = world.single_observation_space["states"].shape
-            super().__init__(NUM_ENVS, spaces.Box(-np.inf, np.inf, size, np.float32), world.single_action_space)
-            self.ends: list[bool] = []
-
-        def reset(self):
-            return world.reset(seed=10_000 * seed)[0]["states"]
-
-        def step_async(self, actions):
-            self.actions = np.clip(actions, -1.0, 1.0)
-
-        def step_wait(self):
-            observation, rewards, terminated, truncated, info = world.step(self.actions)
-            done = terminated | truncated
-            infos: list[dict[str, Any]] = [{} for _ in range(NUM_ENVS)]
-            for i in np.flatnonzero(done):
-                infos[i] = {
-                    "terminal_observation": info["final_obs"][i]["states"],
-                    "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
-                }
-                self.ends.append(bool(info["final_info"]["success"][i]))
-            return observation["states"], rewards.astype(np.float32), done, infos
-
-        def close(self):
-            world.close()
-
-        def get_attr(self, name, indices=None):
-            return [None] * NUM_ENVS
-
-        def set_attr(self, name, value, indices=None):
-            raise NotImplementedError
-
-        def env_method(self, name, *args, indices=None, **kwargs):
-            raise NotImplementedError
-
-        def env_is_wrapped(self, wrapper, indices=None):
-            return [False] * NUM_ENVS
 
     class Clock(BaseCallback):
         def __init__(self) -> None:
@@ -113,7 +72,7 @@ def stable_baselines3(task: str, iterations: int, seed: int, threads: int) -> di
         def _on_training_end(self) -> None:
             self.seconds = time.perf_counter() - self.start
 
-    adapter, clock = Adapter(), Clock()
+    adapter, clock = adapt(PandaEnvConfig(task=task, num_envs=NUM_ENVS), seed), Clock()
     model = PPO(
         "MlpPolicy",
         VecNormalize(adapter, norm_reward=False),
@@ -127,29 +86,6 @@ def stable_baselines3(task: str, iterations: int, seed: int, threads: int) -> di
     )
     model.learn((iterations + 1) * NUM_ENVS * STEPS, callback=clock)
     return {"steps_per_second": iterations * NUM_ENVS * STEPS / clock.seconds, "curve": clock.curve}
-
-
-def fresh(function: Any, *args: Any) -> dict[str, Any]:
-    """Run in a process of its own, so that neither finds the other's threads."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *args).result()
-
-
-def print_learning(curves: dict[str, list[list[list[float]]]], window: int = 10, points: int = 8) -> None:
-    """Success of training episodes (with exploration), over `window` iterations before each point, over seeds."""
-    print("\nSuccess at the end of training episodes against steps: mean (lowest–highest seed)\n")
-    last = max(step for runs in curves.values() for curve in runs for step, _ in curve)
-    marks = [last * (i + 1) / points for i in range(points)]
-    print("| steps | " + " | ".join(curves) + " |\n|---:|" + "---:|" * len(curves))
-    for mark in marks:
-        cells = []
-        for runs in curves.values():
-            ends = []
-            for curve in runs:
-                seen = [value for step, value in curve if step <= mark and value == value][-window:]
-                ends.append(100 * statistics.mean(seen) if seen else 0.0)
-            cells.append(f"{statistics.mean(ends):.0f} % ({min(ends):.0f}–{max(ends):.0f})")
-        print(f"| {mark:,.0f} | " + " | ".join(cells) + " |")
 
 
 def main() -> int:

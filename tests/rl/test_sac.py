@@ -12,7 +12,7 @@ from referee.config.learning import ActorConfig, DemosConfig, OptimConfig, SACCo
 from referee.rl.critics import Critics
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import Replay, Transitions
-from referee.rl.sac import SAC, random_shift
+from referee.rl.sac import SAC, critic_loss, random_shift
 from referee.rl.squashed import SquashedPolicy, log_density
 
 SPEC = PolicySpec("mlp", state_size=3, image_size=0, views=0, action_size=2, hidden_dims=(16, 16), squashed=True)
@@ -86,11 +86,11 @@ def test_the_target_is_the_reward_and_the_least_of_some_critics(backup: bool) ->
 def test_the_critics_go_down_and_their_targets_follow() -> None:
     sac, batch = learner(tau=0.1), transitions()
     before = [weights.detach().clone() for weights in sac.targets.parameters()]
-    first = sac.teach_critics(batch)[1]["critic_loss"]
+    first = float(sac.teach_critics(batch)[2]["critic_loss"])
     for old, new, now in zip(before, sac.critics.parameters(), sac.targets.parameters(), strict=True):
         torch.testing.assert_close(now, 0.9 * old + 0.1 * new.detach())
     for _ in range(200):
-        last = sac.teach_critics(batch)[1]["critic_loss"]
+        last = float(sac.teach_critics(batch)[2]["critic_loss"])
     assert last < 0.5 * first
 
 
@@ -105,7 +105,7 @@ def test_the_policy_goes_where_the_critics_say_and_leaves_them_alone() -> None:
 
     first = value()
     for _ in range(100):
-        sac.teach_policy(seen, batch)
+        sac.teach_policy(seen, batch, torch.zeros(32))
     with torch.no_grad():
         spread = sac.critics(seen, batch.actions).mean(dim=0).std()
     assert value() > first + 0.5 * spread
@@ -116,7 +116,7 @@ def test_the_policy_goes_where_the_critics_say_and_leaves_them_alone() -> None:
 def test_the_temperature_follows_the_entropy(target: float) -> None:
     """The gradient is that of temperature · (entropy − target), as in the paper; the step goes against it."""
     sac, batch = learner(initial_temperature=0.5, target_entropy=target), transitions()
-    entropy = sac.teach_policy(sac.policy.seen(batch.before), batch)["entropy"]
+    entropy = float(sac.teach_policy(sac.policy.seen(batch.before), batch, torch.zeros(32))["entropy"])
     log_temperature = torch.tensor(math.log(0.5), requires_grad=True)
     (log_temperature.exp() * (entropy - target)).backward()
     torch.testing.assert_close(sac.log_temperature.grad, log_temperature.grad)
@@ -128,9 +128,48 @@ def test_imitation_pulls_the_mean_to_what_was_shown() -> None:
     shown = replace(batch, good=torch.arange(32) >= 16)
     seen = sac.policy.seen(batch.before)
     for _ in range(400):
-        sac.teach_policy(seen, shown)
+        sac.teach_policy(seen, shown, torch.full((32,), 1e9))
     miss = (sac.policy.mean(batch.before) - batch.actions).abs().detach()
     assert miss[16:].mean() < 0.5 * miss[:16].mean()
+
+
+@pytest.mark.parametrize("layer_norm", [True, False])
+@pytest.mark.parametrize("bc_coef", [0.0, 0.7])
+@pytest.mark.parametrize("hidden", [(16, 16), (9,), (8, 7, 6)])
+def test_by_hand_equals_autograd(layer_norm: bool, bc_coef: float, hidden: tuple[int, ...]) -> None:
+    spec = replace(SPEC, hidden_dims=hidden)
+    sac = learner(spec=spec, critics=3, layer_norm=layer_norm, bc_coef=bc_coef, initial_temperature=0.3)
+    batch = replace(transitions(), good=torch.arange(32) % 3 == 0)
+    target, noise = sac.target(batch), torch.randn(32, 2, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        sac.policy.actor[-1].bias[2] = -30.0  # a spread at its limit has no gradient
+    weights = (*sac.critics.parameters(), *sac.policy.actor.parameters())
+
+    def gradients() -> list[torch.Tensor]:
+        found = [each.grad.clone() for each in weights if each.grad is not None]
+        for each in weights:
+            assert each.grad is not None
+            each.grad.zero_()
+        return found
+
+    by_hand = sac._by_hand
+    assert by_hand is not None
+    seen = sac.policy.seen(batch.before)
+    said = sac.critics(seen, batch.actions)
+    critic_loss(said, target).backward()
+    wanted = gradients()
+    _, same, loss = by_hand.critics(batch, target)
+    torch.testing.assert_close([same, loss], [said.detach(), critic_loss(said, target).detach()])
+    torch.testing.assert_close(gradients(), wanted)
+    worth = said.detach().mean(dim=0)
+    sac.critics.requires_grad_(False)
+    loss, entropy = sac.policy_loss(seen, batch, worth, noise)
+    loss.backward()
+    wanted = gradients()
+    sac.critics.requires_grad_(True)
+    found, same = by_hand.policy(seen, batch, worth, noise)
+    torch.testing.assert_close([found, same], [loss.detach(), entropy])
+    torch.testing.assert_close(gradients(), wanted)
 
 
 def test_all_views_of_a_sample_move_alike_and_repeat_their_edge() -> None:
@@ -164,11 +203,11 @@ def test_on_images_the_critics_teach_the_encoder() -> None:
     )
     assert sac.policy.encoder is not None
     before = [weights.detach().clone() for weights in sac.policy.encoder.parameters()]
-    seen, _ = sac.teach_critics(batch)
+    seen, worth, _ = sac.teach_critics(batch)
     moved = [not torch.equal(old, new) for old, new in zip(before, sac.policy.encoder.parameters(), strict=True)]
     assert all(moved)
     before = [weights.detach().clone() for weights in sac.policy.encoder.parameters()]
-    sac.teach_policy(seen.detach(), batch)
+    sac.teach_policy(seen, batch, worth)
     assert all(torch.equal(old, new) for old, new in zip(before, sac.policy.encoder.parameters(), strict=True))
 
 

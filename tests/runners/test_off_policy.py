@@ -233,7 +233,7 @@ def test_too_many_pictures_are_refused_before_they_are_allocated(
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_on_images(tmp_path: Path, shown: Path, refinable: Path, frozen: bool) -> None:
-    """With a net that learns, or through the frozen encoder of a reward model; a film and an evaluation find it again."""
+    """With a net that learns, or through the frozen encoder of a reward model; an evaluation finds it again."""
     lines = ["env.train.obs_mode=state+rgb", "env.eval.obs_mode=state+rgb", f"algorithm.demos.path={shown}",
              "algorithm.bc_warmup.episodes=1", "algorithm.bc_warmup.epochs=1"]  # fmt: skip
     if frozen:

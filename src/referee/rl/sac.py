@@ -15,6 +15,7 @@ from referee.rl.flat import flatten
 from referee.rl.policy import IMAGES, Tensors
 from referee.rl.ppo import DivergedError
 from referee.rl.replay import Replay, Transitions
+from referee.rl.sac_gradient import CriticTower, PolicyTower
 from referee.rl.squashed import SquashedPolicy
 
 AT_ONCE = 64
@@ -45,7 +46,8 @@ class SAC:
         lr = actor.optim.lr
         self.critic_optimizer = torch.optim.Adam([self._critic_weights], lr=lr, fused=True)
         self.policy_optimizer = torch.optim.Adam([self._policy_weights], lr=lr, fused=True)
-        self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=lr)
+        self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=lr, fused=True)
+        self._by_hand = HandGradients(self) if policy.encoder is None else None
         self.updates = 0
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -64,22 +66,16 @@ class SAC:
     def update(
         self, replay: Replay, demos: Replay | None, count: int, *, critic_only: bool = False
     ) -> dict[str, float]:
-        """So many updates of the critics, and of the policy as often as is due; returns means."""
-        rows: list[dict[str, float]] = []
+        """So many updates of the critics, and of the policy as often as is due; returns means of the losses."""
+        rows: list[dict[str, Tensor]] = []
         for batch in self.batches(replay, demos, count):
             self.updates += 1
-            due = not critic_only and self.updates % self.config.policy_interval == 0
-            seen, found = self.teach_critics(batch)
-            if due:
-                found |= self.teach_policy(seen.detach(), batch)
+            seen, worth, found = self.teach_critics(batch)
+            if not critic_only and self.updates % self.config.policy_interval == 0:
+                found |= self.teach_policy(seen, batch, worth)
             rows.append(found)
         names = {name for row in rows for name in row}
-        means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in sorted(names)}
-        if not all(map(math.isfinite, means.values())):
-            raise DivergedError(
-                "a loss of SAC is not finite: lower actor.optim.lr, or check rewards and observations for NaN; "
-                "the last good checkpoint is kept"
-            )
+        means = {name: float(torch.stack([row[name] for row in rows if name in row]).mean()) for name in sorted(names)}
         return {**means, "temperature": self.temperature, "updates": float(self.updates)}
 
     def batches(self, replay: Replay, demos: Replay | None, count: int) -> Iterator[Transitions]:
@@ -100,19 +96,22 @@ class SAC:
             for pieces in zip(*parts, strict=True):
                 yield pieces[0] if len(pieces) == 1 else Transitions.joined(pieces)
 
-    def teach_critics(self, batch: Transitions) -> tuple[Tensor, dict[str, float]]:
-        """One step of the critics (and of the encoder); returns what they saw, and numbers to watch."""
-        config = self.config
+    def teach_critics(self, batch: Transitions) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """One step of the critics (and of the encoder); returns what they saw and said, and their loss."""
         target = self.target(batch)
-        self._zero(self._critic_weights)
-        seen = self.policy.seen(self._shifted(batch.before))
-        values = self.critics(seen, batch.actions)
-        loss = (values - target).square().mean()
-        loss.backward()
+        if self._by_hand is not None:
+            seen, said, loss = self._by_hand.critics(batch, target)
+        else:
+            self._zero(self._critic_weights)
+            seen = self.policy.seen(self._shifted(batch.before))
+            said = self.critics(seen, batch.actions)
+            loss = critic_loss(said, target)
+            loss.backward()  # type: ignore[no-untyped-call]
         self._step(self.critic_optimizer, self._critic_weights)
         with torch.no_grad():
-            self._target_weights.lerp_(self._critic_weights[: self._size], config.tau)
-        return seen, {"critic_loss": float(loss.detach()), "q": float(values.detach().mean())}
+            self._target_weights.lerp_(self._critic_weights[: self._size], self.config.tau)
+        found = {"critic_loss": loss.detach(), "target": target.mean()}
+        return seen.detach(), said.detach().mean(dim=0), found
 
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:
@@ -128,25 +127,39 @@ class SAC:
             value = value - self.temperature * log_probs
         return batch.rewards + batch.discounts * value
 
-    def teach_policy(self, seen: Tensor, batch: Transitions) -> dict[str, float]:
-        """One step of the policy towards what the critics value, and of the temperature towards its entropy."""
-        self._zero(self._policy_weights)
-        self.critics.requires_grad_(False)  # they are asked, not taught
-        actions, log_probs = self.policy.sample(seen, self._noise(batch.actions.shape))
+    def teach_policy(self, seen: Tensor, batch: Transitions, worth: Tensor) -> dict[str, Tensor]:
+        """One step of the policy towards what the critics value, and of the temperature towards its entropy.
+
+        worth: f32[n], what the critics say of the actions in the batch.
+        """
+        noise = self._noise(batch.actions.shape)
+        if self._by_hand is not None:
+            loss, entropy = self._by_hand.policy(seen, batch, worth, noise)
+        else:
+            self._zero(self._policy_weights)
+            self.critics.requires_grad_(False)  # they are asked, not taught
+            loss, entropy = self.policy_loss(seen, batch, worth, noise)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.critics.requires_grad_(True)
+        self._step(self.policy_optimizer, self._policy_weights)
+        if self.config.learn_temperature:
+            self.log_temperature.grad = self.log_temperature.detach().exp() * (entropy - self.target_entropy)
+            self.temperature_optimizer.step()
+        return {"policy_loss": loss.detach(), "entropy": entropy}
+
+    def policy_loss(self, seen: Tensor, batch: Transitions, worth: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """What the critics do not value, less entropy, and imitation missed; and the entropy.
+
+        Imitated is what led to success, as long as the critics value it above what the policy would do.
+        """
+        actions, log_probs = self.policy.sample(seen, noise)
         value = self.critics(seen, actions).mean(dim=0)
         loss = (self.temperature * log_probs - value).mean()
         if self.config.bc_coef:
             miss = (self.policy.gaussian(seen)[0].tanh() - batch.actions).square().sum(dim=1)
             weight = self.config.bc_coef * value.detach().abs().mean()  # so that it means the same for any reward
-            loss = loss + weight * (miss * batch.good).mean()
-        loss.backward()
-        self.critics.requires_grad_(True)
-        self._step(self.policy_optimizer, self._policy_weights)
-        entropy = -log_probs.detach().mean()
-        if self.config.learn_temperature:
-            self.log_temperature.grad = self.log_temperature.detach().exp() * (entropy - self.target_entropy)
-            self.temperature_optimizer.step()
-        return {"policy_loss": float(loss.detach()), "entropy": float(entropy)}
+            loss = loss + weight * (miss * (batch.good & (worth > value))).mean()
+        return loss, -log_probs.detach().mean()
 
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator)
@@ -166,9 +179,53 @@ class SAC:
         assert weights.grad is not None
         limit = self.actor.optim.clip_grad
         norm = float(torch.linalg.vector_norm(weights.grad))
+        if not math.isfinite(norm):
+            raise DivergedError(
+                "a gradient of SAC is not finite: lower actor.optim.lr, or check rewards and observations for NaN; "
+                "the last good checkpoint is kept"
+            )
         if norm > limit > 0:
             weights.grad.mul_(limit / norm)
         optimizer.step()
+
+
+def critic_loss(said: Tensor, target: Tensor) -> Tensor:
+    """How far critics f32[E,n] are from the target f32[n]."""
+    return (said - target).square().mean()
+
+
+class HandGradients:
+    """`critic_loss` and `policy_loss` of a policy on state, with their gradients, without autograd."""
+
+    def __init__(self, sac: SAC) -> None:
+        self._sac = sac
+        self._critics, self._policy = CriticTower(sac.critics), PolicyTower(sac.policy)
+
+    @torch.no_grad()
+    def critics(self, batch: Transitions, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the critics see and say, and their loss; its gradient is in their weights."""
+        seen = self._sac.policy.seen(batch.before)
+        said = self._critics.forward(torch.cat([seen, batch.actions], dim=1))
+        errors = said - target
+        self._critics.backward(errors * (2.0 / errors.numel()))
+        return seen, said, errors.square().mean()
+
+    @torch.no_grad()
+    def policy(self, seen: Tensor, batch: Transitions, worth: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's loss and its entropy; the gradient is in its weights."""
+        config, count = self._sac.config, len(batch)
+        actions, log_probs = self._policy.forward(seen, noise)
+        said = self._critics.forward(torch.cat([seen, actions], dim=1))
+        by_action = self._critics.to_actions(torch.full_like(said, -1.0 / said.numel()), actions.shape[1])
+        temperature, value = self._sac.temperature, said.mean(dim=0)
+        loss, by_mean = (temperature * log_probs - value).mean(), None
+        if config.bc_coef:
+            off = (self._policy.mean - batch.actions).mul_((batch.good & (worth > value))[:, None])
+            weight = config.bc_coef * value.abs().mean()
+            loss = loss + weight * off.square().sum() / count
+            by_mean = off.mul_(2.0 * weight / count)
+        self._policy.backward(by_action, temperature, by_mean)
+        return loss, -log_probs.mean()
 
 
 def random_shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:
