@@ -1,8 +1,8 @@
 """Prints SAC beside Stable-Baselines3 on the same env, network and batch: updates per second, and what is learned.
 
-Both: 8 environments, batches of 256, two critics and a policy of 128×128 ReLU (or `--width`), one update per environment step after 1000 random
-ones, gamma 0.97, learning rate 3e-4, the dense reward. "Updates/s" counts updates of critics, policy and temperature,
-with drawing of batches, without the simulation.
+Both: 8 environments, batches of 256, two critics and a policy of 128×128 ReLU (or `--width`), one update per
+environment step after 1000 random ones, gamma 0.97, learning rate 3e-4, the dense reward. "Updates/s" counts updates of
+critics, policy and temperature, with drawing of batches, without the simulation.
 """
 
 import argparse
@@ -30,9 +30,10 @@ def referee(task: str, steps: int, seed: int, threads: int, width: int) -> dict[
 
     torch.set_num_threads(1)
     lines = [
-        f"env.train.task={task}", f"runner.seed={seed}", f"env.train.num_envs={NUM_ENVS}", f"actor.num_threads={threads}",
+        f"env.train.task={task}", f"runner.seed={seed}", f"env.train.num_envs={NUM_ENVS}", "env.eval.num_envs=1",
+        f"actor.num_threads={threads}",
         f"actor.global_batch_size={BATCH}", f"actor.model.hidden_dims=[{width},{width}]",
-        f"algorithm.random_steps={STARTS}", f"algorithm.rollout_steps={ROLLOUT}", "env.eval.num_envs=1",
+        f"algorithm.random_steps={STARTS}", f"algorithm.rollout_steps={ROLLOUT}",
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run = Training(load("panda_sac_mlp", lines).config, Path(folder))

@@ -43,18 +43,16 @@ class CriticTower:
 
     def backward(self, gradient: Tensor) -> None:
         """From the gradient of what they said, f32[E,n], to those of all weights."""
-        for i, gradient in self._down(gradient[..., None]):
+        for i, down in self._down(gradient[..., None]):
             weight, bias = self._critics.weights[i], self._critics.biases[i]
             assert weight.grad is not None and bias.grad is not None
-            torch.bmm(self._saved[i][0].mT, gradient, out=weight.grad)
-            torch.sum(gradient, dim=1, keepdim=True, out=bias.grad)
+            torch.bmm(self._saved[i][0].mT, down, out=weight.grad)
+            torch.sum(down, dim=1, keepdim=True, out=bias.grad)
 
     def to_actions(self, gradient: Tensor, size: int) -> Tensor:
         """The same to the last `size` inputs, f32[n,size], which all critics share; weights are left alone."""
-        for i, gradient in self._down(gradient[..., None]):
-            if i == 0:
-                return torch.bmm(gradient, self._critics.weights[0][:, -size:].mT).sum(dim=0)
-        raise AssertionError("critics have layers")
+        *_, (_, down) = self._down(gradient[..., None])
+        return torch.bmm(down, self._critics.weights[0][:, -size:].mT).sum(dim=0)
 
     def _down(self, gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Each layer, the last first, with the gradient of what it gave before its ReLU."""
