@@ -116,9 +116,8 @@ def main() -> int:
         rates = [run["updates_per_second"] for run in runs]
         ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
         spent = statistics.median(run["minutes"] for run in runs)
-        print(
-            f"| {name} | {statistics.median(rates):,.0f} | {min(rates):,.0f}–{max(rates):,.0f} | {ratio:.2f} | {spent:.1f} |"
-        )
+        middle = statistics.median(rates)
+        print(f"| {name} | {middle:,.0f} | {min(rates):,.0f}–{max(rates):,.0f} | {ratio:.2f} | {spent:.1f} |")
     print_learning({name: [run["curve"] for run in runs] for name, runs in rows.items()}, window=200)
     return 0
 
