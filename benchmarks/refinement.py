@@ -181,7 +181,7 @@ def main() -> int:
         for task in args.tasks:
             for seed in args.seeds or [0, 1, 2]:
                 model = reward_model(task, args.folder, recorded=POOR)
-                scratch(task, seed, int(0.4 * args.steps), threads, model, args.folder)
+                scratch(task, seed, int(0.8 * args.steps), threads, model, args.folder)
         return 0
     print(HEAD + "\n" + "|---|--:|---|---|" + "--:|" * 11, flush=True)
     for task in args.tasks:

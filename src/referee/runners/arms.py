@@ -127,7 +127,7 @@ def scratch_config(task: str, seed: int, artifact: Path, *more: str) -> Config:
     """A policy that begins with nothing, and is paid the raw score of every state: where hacking is easiest."""
     lines = [
         f"reward.model.model_path={artifact}", "reward.reward_mode=per_step", "reward.reward_type=score",
-        "runner.eval_episodes=64",
+        "reward.reward_weight=0.05", "reward.reward_threshold=0.5", "runner.eval_episodes=64",
         "algorithm.critic_warmup=0", "algorithm.bootstrap_type=standard",
     ]  # fmt: skip
     return load("panda_ppo_mlp_resnet_reward", _lines(task, seed, *lines, *more)).config
