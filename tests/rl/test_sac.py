@@ -242,3 +242,13 @@ def test_what_is_no_number_is_said() -> None:
     memory.add_episode({"states": np.zeros((4, 3), np.float32)}, np.zeros((3, 2), np.float32), bad, np.zeros(3, bool))
     with pytest.raises(Exception, match="not finite"):
         sac.update(memory, None, 1)
+
+
+def test_the_learning_rate_falls_where_it_is_asked_to() -> None:
+    sac = learner(lr=0.01)
+    assert sac.set_rate(0.25) == 0.01
+    sac.actor = replace(sac.actor, optim=OptimConfig(lr=0.01, schedule="linear"))
+    assert sac.set_rate(0.25) == pytest.approx(0.0075)
+    assert all(
+        group["lr"] == pytest.approx(0.0075) for each in sac.optimizers().values() for group in each.param_groups
+    )

@@ -49,6 +49,13 @@ class SAC:
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=lr, fused=True)
         self._by_hand = HandGradients(self) if policy.encoder is None else None
         self.updates = 0
+        """Of the critics."""
+        self.policy_updates = 0
+
+    def imitation(self) -> float:
+        """The present weight of imitation."""
+        halving = self.config.bc_halving
+        return self.config.bc_coef * (1.0 if halving is None else 0.5 ** (self.policy_updates / halving))
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """By name, for checkpoints."""
@@ -57,6 +64,15 @@ class SAC:
             "policy": self.policy_optimizer,
             "temperature": self.temperature_optimizer,
         }
+
+    def set_rate(self, progress: float) -> float:
+        """The learning rate after a share of the run, in 0..1."""
+        optim = self.actor.optim
+        rate = optim.lr * (1.0 - progress if optim.schedule == "linear" else 1.0)
+        for optimizer in self.optimizers().values():
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        return rate
 
     @property
     def temperature(self) -> float:
@@ -142,6 +158,7 @@ class SAC:
             loss.backward()  # type: ignore[no-untyped-call]
             self.critics.requires_grad_(True)
         self._step(self.policy_optimizer, self._policy_weights)
+        self.policy_updates += 1
         if self.config.learn_temperature:
             self.log_temperature.grad = self.log_temperature.detach().exp() * (entropy - self.target_entropy)
             self.temperature_optimizer.step()
@@ -157,7 +174,7 @@ class SAC:
         loss = (self.temperature * log_probs - value).mean()
         if self.config.bc_coef:
             miss = (self.policy.gaussian(seen)[0].tanh() - batch.actions).square().sum(dim=1)
-            weight = self.config.bc_coef * value.detach().abs().mean()  # so that it means the same for any reward
+            weight = self.imitation() * value.detach().abs().mean()  # so that it means the same for any reward
             loss = loss + weight * (miss * (batch.good & (worth > value))).mean()
         return loss, -log_probs.detach().mean()
 
@@ -221,7 +238,7 @@ class HandGradients:
         loss, by_mean = (temperature * log_probs - value).mean(), None
         if config.bc_coef:
             off = (self._policy.mean - batch.actions).mul_((batch.good & (worth > value))[:, None])
-            weight = config.bc_coef * value.abs().mean()
+            weight = self._sac.imitation() * value.abs().mean()
             loss = loss + weight * off.square().sum() / count
             by_mean = off.mul_(2.0 * weight / count)
         self._policy.backward(by_action, temperature, by_mean)

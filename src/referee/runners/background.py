@@ -158,12 +158,11 @@ class BackgroundTraining(Training):
         each = self._wanted.publish_interval
         due = self.learner.due(most=8 * each)
         critic_only = self.iteration < self.learner.learner.config.critic_warmup
-        learned: dict[str, float] = {}
+        learned = {"lr": self.learner.learner.set_rate(min(1.0, self.steps / self.config.runner.max_steps))}
         for done in range(0, due, each):
-            learned = self.learner.learn(min(each, due - done), critic_only=critic_only)
+            learned |= self.learner.learn(min(each, due - done), critic_only=critic_only)
             self._weights.publish(self.policy, self.learner.learner.updates)
-        memory = {"replay_steps": float(self.learner.replay.steps), "replay_mb": self.learner.replay.nbytes / 1e6}
-        return {**learned, **memory}
+        return {**learned, **self.learner.memory()}
 
     def _numbers(
         self, taken: list[Delivery], learned: dict[str, float], idle: float, seconds: float

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee.config import Config, Loaded
-from referee.config.learning import PPOConfig
+from referee.config.learning import PPOConfig, SACConfig
 from referee.errors import ConfigError
 from referee.runners.background import BackgroundTraining
 from referee.runners.collector import SEEDS_PER_RUN
@@ -91,6 +91,10 @@ def check(config: Config) -> None:
         )
     if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
+    if isinstance(algorithm, SACConfig) and algorithm.critic_subset > algorithm.critics:
+        raise ConfigError(
+            f"algorithm.critic_subset={algorithm.critic_subset} cannot be drawn from algorithm.critics={algorithm.critics}"
+        )
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
     for name in ("task", "obs_mode", "control_mode", "encoder"):

@@ -84,10 +84,14 @@ class LearnerWorker:
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
-        del progress
         self.remember(rollout)
+        rate = self.learner.set_rate(progress)
         learned = self.learn(self.due(), critic_only=iteration < self.learner.config.critic_warmup)
-        return {**learned, "replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
+        return {**learned, **self.memory(), "lr": rate}
+
+    def memory(self) -> dict[str, float]:
+        """How much is remembered."""
+        return {"replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
 
     def due(self, most: int | None = None) -> int:
         """Updates that the steps remembered so far allow, to be done now; beyond `most`, they are given up."""
@@ -117,7 +121,7 @@ class LearnerWorker:
         arrays = {
             "shuffle": self.generator.get_state().numpy(),
             "draw": checkpoint.generator_state(learner.random),
-            "learner.counters": np.array([learner.updates, self._owed]),
+            "learner.counters": np.array([learner.updates, learner.policy_updates, self._owed]),
         }
         return {name: value.contiguous().clone() for name, value in tensors.items()}, arrays
 
@@ -132,8 +136,8 @@ class LearnerWorker:
             checkpoint.restore_optimizer(optimizer, own)
         self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
         checkpoint.restore_generator(learner.random, arrays["draw"])
-        updates, self._owed = arrays["learner.counters"].tolist()
-        learner.updates = int(updates)
+        updates, policy_updates, self._owed = arrays["learner.counters"].tolist()
+        learner.updates, learner.policy_updates = int(updates), int(policy_updates)
 
 
 def _mixed(env: np.ndarray, model: np.ndarray, truth: np.ndarray, *, options: RewardOptions) -> np.ndarray:
