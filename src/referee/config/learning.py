@@ -95,6 +95,9 @@ class SACConfig:
     random_shift: int = key(4, "largest shift of images in pixels, while learning; 0 = none", low=0)
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
     bc_coef: float = key(0.0, "weight of imitating demonstrations, and own episodes whose last step was paid", low=0)
+    bc_halving: int | None = key(
+        None, "updates of the policy after which that weight is half; null = it stays", low=1, only_if="bc_coef"
+    )
     bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning of the scripted expert")
     demos: DemosConfig = key(DemosConfig, "demonstrations")
     replay: ReplayConfig = key(ReplayConfig, "what is remembered")
