@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/serve_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py
+	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model

@@ -98,7 +98,9 @@ class SACConfig:
     bc_halving: int | None = key(
         None, "updates of the policy after which that weight is half; null = it stays", low=1, only_if="bc_coef"
     )
-    bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning of the scripted expert")
+    bc_warmup: BCConfig = key(
+        BCConfig, "warm start by behaviour cloning: of the demonstrations, else of the scripted expert"
+    )
     demos: DemosConfig = key(DemosConfig, "demonstrations")
     replay: ReplayConfig = key(ReplayConfig, "what is remembered")
 
