@@ -1,8 +1,8 @@
 """Prints what a gate over time, and judging only the ends, bring on the states of policies that a model has trained.
 
 For each policy that `benchmarks/refinement.py` trained under a frozen model that judged the ends of episodes: 128 fresh
-episodes with the noise of exploration, every state judged. "Paid in vain" is the share of paid states that are no success;
-"missed" the share of true successes that are not paid; the same for the last states alone, which is what
+episodes with the noise of exploration, every state judged. "Paid in vain" is the share of paid states that are no
+success; "missed" the share of true successes that are not paid; the same for the last states alone, which is what
 `reward.hold_terminal` falls back to.
 """
 
