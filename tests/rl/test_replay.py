@@ -150,3 +150,20 @@ def test_steps_of_paid_episodes_are_worth_imitating(anew: bool) -> None:
             while state in lived and not lived[state][2]:
                 state += 1
             assert memory.good[env, slot] == (state in lived and (state + 1) % 3 == 0)
+
+
+def test_what_a_person_did_is_cut_out_with_its_pictures() -> None:
+    world, album = World(2, 3), Album(FRAME, memory=1e9)
+    for _ in range(12):
+        rollout, memory = world.rollout(8), replay(1, 40, album)
+        rollout.intervened[2:7, 1] = True
+        rollout.judged = Pictures(np.ones_like(rollout.success), frames(rollout))
+        memory.add_stretches(rollout)
+        rows, slots = np.nonzero(memory.kind == STEP)
+        found = memory.transitions(rows, slots, gamma=0.9)
+        assert found.before["states"].tolist() == rollout.observations["states"][2:7, 1].tolist()
+        assert (found.after["states"][:, 1] == found.before["states"][:, 1] + 1).all()
+        ends = (rollout.terminated | rollout.truncated)[2:7, 1]
+        assert ((memory.kind[rows, slots + 1] == END) == ends).all()
+        judged = album.take(memory.picture[rows, slots + 1])[:, 0, 0, 0, 0]
+        assert judged.tolist() == found.after["states"][:, 1].numpy().astype(np.uint8).tolist()

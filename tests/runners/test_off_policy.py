@@ -206,7 +206,7 @@ def test_a_policy_of_sac_is_found_again_in_its_checkpoint(tmp_path: Path) -> Non
         (["algorithm.demos.path={shown}", "env.train.control_mode=joint_delta", "env.eval.control_mode=joint_delta"],
          "control_mode"),
         (["algorithm.replay.capacity=900000000000"], "lower it to"),
-        (["algorithm.critics=1"], "cannot be drawn"),
+        (["algorithm.critics=1"], "cannot be drawn from 1"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path: Path, shown: Path, lines: list[str], said: str) -> None:

@@ -169,15 +169,15 @@ class Replay:
         terminated: np.ndarray,
         *,
         env_rewards: np.ndarray | None = None,
-        frames: np.ndarray | None = None,
+        frames: Mapping[int, np.ndarray] | None = None,
         success: np.ndarray | None = None,
         versions: np.ndarray | None = None,
         whole: bool = True,
     ) -> None:
         """Remember a demonstration in the first row: T+1 observations, T actions, rewards and ends.
 
-        frames: uint8[T+1,V,H,W,3] to be judged. success: bool[T], the truth about the states that steps led to. whole:
-        whether the episode ended; else it goes on, but nobody knows how.
+        frames: uint8[V,H,W,3] to be judged, by the number of the state. success: bool[T], the truth about the states
+        that steps led to. whole: whether the episode ended; else it goes on, but nobody knows how.
         """
         row, steps = np.zeros(1, np.int64), len(actions)
         own = rewards if env_rewards is None else env_rewards
@@ -186,38 +186,43 @@ class Replay:
         for t in range(steps + 1):
             last = END if whole and t == steps else CUT
             self._state(row, {name: value[t : t + 1] for name, value in observations.items()}, last)
-            if frames is not None and not self.seen:
-                self._attach(row, self._at(row), frames[t : t + 1])
+            if frames is not None and t in frames and not self.seen:
+                self._attach(row, self._at(row), frames[t][None])
             if t < steps:
                 self._step(row, actions[t], rewards[t], own[t], terminated[t], true[t], paid_by[t])
         self.count[0] += 1
 
-    def add_stretches(self, rollout: Rollout) -> int:
-        """Remember what a person did in a rollout, stretch by stretch, as demonstrated; returns how many there were.
-
-        Pictures are not taken along, so that a reward model that pays for demonstrations anew leaves these as they are.
-        """
-        ends = {(final.step, final.env): final.observation for final in rollout.finals}
-        own = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards
-        ended, stretches = rollout.terminated | rollout.truncated, 0
+    def add_stretches(self, rollout: Rollout) -> None:
+        """Remember what a person did in a rollout as demonstrated, stretch by stretch."""
+        ended = rollout.terminated | rollout.truncated
         for env in range(rollout.num_envs):
             cuts = np.flatnonzero(np.diff(rollout.intervened[:, env].astype(int), prepend=0, append=0))
             for start, stop in zip(cuts[::2], cuts[1::2], strict=True):
                 for first, last in _episodes(start, stop, ended[:, env]):
-                    steps = slice(first, last)
-                    whole = bool(ended[last - 1, env])
-                    states = {}
-                    for name, array in rollout.observations.items():
-                        after = rollout.last[name][env] if last == rollout.steps else array[last, env]
-                        after = ends[last - 1, env][name] if whole else after
-                        states[name] = np.concatenate([array[steps, env], after[None]])
-                    self.add_episode(
-                        states, rollout.actions[steps, env], rollout.rewards[steps, env],
-                        rollout.terminated[steps, env], env_rewards=own[steps, env],
-                        success=rollout.success[steps, env], versions=rollout.versions[steps, env], whole=whole,
-                    )  # fmt: skip
-                    stretches += 1
-        return stretches
+                    self._add_stretch(rollout, env, first, last, whole=bool(ended[last - 1, env]))
+
+    def _add_stretch(self, rollout: Rollout, env: int, first: int, last: int, *, whole: bool) -> None:
+        """The steps of an environment from `first` on, without `last`; whole: an episode ends there."""
+        steps, judged = slice(first, last), rollout.judged
+        own = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards
+        states = {}
+        for name, array in rollout.observations.items():
+            after = rollout.last[name][env] if last == rollout.steps else array[last, env]
+            if whole:
+                (after,) = [
+                    each.observation[name] for each in rollout.finals if (each.step, each.env) == (last - 1, env)
+                ]
+            states[name] = np.concatenate([array[steps, env], after[None]])
+        frames = {}
+        if judged is not None:
+            number = np.cumsum(judged.where).reshape(judged.where.shape) - 1
+            places = first + np.flatnonzero(judged.where[steps, env])
+            frames = {int(t - first + 1): judged.frames[number[t, env]] for t in places}
+        self.add_episode(
+            states, rollout.actions[steps, env], rollout.rewards[steps, env], rollout.terminated[steps, env],
+            env_rewards=own[steps, env], success=rollout.success[steps, env], versions=rollout.versions[steps, env],
+            frames=frames, whole=whole,
+        )  # fmt: skip
 
     def _at(self, envs: np.ndarray) -> np.ndarray:
         return self.count[envs] % self.length

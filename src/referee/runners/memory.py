@@ -225,7 +225,8 @@ def _show(
         assert frames is not None
         observations |= {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
     demos.add_episode(
-        observations, episode.actions[:steps], paid[:steps], terminated, env_rewards=own[:steps], frames=frames,
+        observations, episode.actions[:steps], paid[:steps], terminated, env_rewards=own[:steps],
+        frames=None if frames is None else dict(enumerate(frames)),
         success=true[:steps], whole=bool(over or whole[steps - 1]),
     )  # fmt: skip
 

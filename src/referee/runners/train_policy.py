@@ -93,7 +93,8 @@ def check(config: Config) -> None:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
     if isinstance(algorithm, SACConfig) and algorithm.critic_subset > algorithm.critics:
         raise ConfigError(
-            f"algorithm.critic_subset={algorithm.critic_subset} cannot be drawn from algorithm.critics={algorithm.critics}"
+            f"algorithm.critic_subset={algorithm.critic_subset} critics cannot be drawn from {algorithm.critics} "
+            "(algorithm.critics): lower it"
         )
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
