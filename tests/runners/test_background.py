@@ -61,6 +61,18 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
         again.close()
 
 
+def test_it_saves_also_while_what_was_made_has_no_room(tmp_path: Path) -> None:
+    """With room for one rollout the environments wait for the learner, and hear that it wants to save."""
+    run = training(tmp_path, "runner.background.max_lag=1", "algorithm.utd=4")
+    try:
+        for _ in range(4):
+            run.iterate()
+            time.sleep(0.5)  # everything is full by now
+            assert run.save().exists()
+    finally:
+        run.close()
+
+
 def test_no_two_models_are_mixed(tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Compared, "better", property(lambda self: True))
     run = training(

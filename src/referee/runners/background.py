@@ -71,6 +71,7 @@ class BackgroundTraining(Training):
                   self._state),
         )  # fmt: skip
         self._process.start()
+        self._tell_version()
         self._judge = threading.Thread(target=self._judge_all, name="judge", daemon=True)
         self._judge.start()
 
@@ -189,9 +190,13 @@ class BackgroundTraining(Training):
             before = None if self.payment is None else self.payment.manager.version
             numbers = super()._refine()
         if self.payment is not None and self.payment.manager.version != before and self._process is not None:
-            assert self.payment.refiner is not None
-            self._wishes.send((self.payment.refiner.place(), self.payment.manager.version))
+            self._tell_version()
         return numbers
+
+    def _tell_version(self) -> None:
+        """Let the process judge with the model that judges here, where a verdict ends episodes."""
+        if self.payment is not None and self.payment.refiner is not None and self.payment.manager.version:
+            self._wishes.send((self.payment.refiner.place(), self.payment.manager.version))
 
     # --- keeping ---
 

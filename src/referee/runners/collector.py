@@ -100,6 +100,29 @@ class Weights:
         return updates
 
 
+class Wishes:
+    """What the learner wants: to stop, to know the state, or that another model judges."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: list[Any] = []
+        self.stop = False
+
+    def listen(self) -> None:
+        """Hear what has come in; nothing is lost that is not answered at once."""
+        while self._connection.poll():
+            wish = self._connection.recv()
+            if wish == "stop":
+                self.stop = True
+            else:
+                self._open.append(wish)
+
+    def take(self) -> list[Any]:
+        """All that was heard since the last time."""
+        found, self._open = self._open, []
+        return found
+
+
 def act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, outbox: Any, wishes: Connection, start: int,
     state: dict[str, np.ndarray] | None,
@@ -108,7 +131,7 @@ def act(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the learner hears Ctrl-C, and tells us
     cpu.cap_if_needed()
     torch.set_num_threads(1)
-    parent = os.getppid()
+    parent, heard = os.getppid(), Wishes(wishes)
 
     def put(message: object) -> bool:
         """Send; False once nobody is there any more who would take it."""
@@ -117,11 +140,12 @@ def act(
                 outbox.put(message, timeout=PATIENCE)
                 return True
             except queue.Full:
-                if os.getppid() != parent or (wishes.poll() and wishes.recv() == "stop"):
+                heard.listen()
+                if os.getppid() != parent or heard.stop:
                     return False
 
     try:
-        _act(config, folder, spec, weights, wishes, start, state, put=put, alone=lambda: os.getppid() != parent)
+        _act(config, folder, spec, weights, heard, start, state, put=put, alone=lambda: os.getppid() != parent)
     except Exception as error:  # told to the learner, which ends the run with one line
         put(Failure(str(error) if isinstance(error, RefereeError) else f"{type(error).__name__}: {error}"))
     if os.getppid() != parent:
@@ -129,7 +153,7 @@ def act(
 
 
 def _act(
-    config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: Connection, steps: int,
+    config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: Wishes, steps: int,
     state: dict[str, np.ndarray] | None, *, put: Callable[[object], bool], alone: Callable[[], bool],
 ) -> None:  # fmt: skip
     assert config.env.train is not None and isinstance(config.algorithm, SACConfig)
@@ -147,10 +171,10 @@ def _act(
     rounds, waited = 0, 0.0
     try:
         while not alone():
-            while wishes.poll():
-                wish = wishes.recv()
-                if wish == "stop":
-                    return
+            wishes.listen()
+            if wishes.stop:
+                return
+            for wish in wishes.take():
                 if wish == "state":
                     put(State(acting_state(worker, roller)))
                 elif reward is not None:  # (artifact, version): another model judges
