@@ -102,7 +102,7 @@ def test_minutes_end_a_run() -> None:
 def test_cloning_first_gives_a_start(capsys: pytest.CaptureFixture[str]) -> None:
     train("run", "runner.max_steps=80", "algorithm.bc_warmup.episodes=16", "env.train.max_episode_steps=50",
           "env.train.reward_mode=sparse")  # fmt: skip
-    assert "behaviour cloning of 16 demonstrations" in capsys.readouterr().out
+    assert "behaviour cloning of 800 demonstrated steps" in capsys.readouterr().out
 
 
 def test_a_cnn_trains_on_images() -> None:
