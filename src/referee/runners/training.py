@@ -43,7 +43,6 @@ EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
 DEMO_SEED = 1_500_000
 MINE_SEED = 1_800_000
-LOOK_SEED, LOOK_STEPS = 1_900_000, 30
 _log = logging.getLogger(__name__)
 
 
@@ -127,7 +126,8 @@ class Training:
         if isinstance(self.actor, LearnerWorker) and self.actor.demos is not None:
             tensors, taken = self.actor.demos.steps_shown()
             observations, actions = {name: value.numpy() for name, value in tensors.items()}, taken.numpy()
-            self._look_around(observations)
+            if self.policy.norm is not None and self.config.algorithm.normalise_observations:
+                self.policy.norm.update(tensors["states"])
         if not wanted.episodes:
             return
         if not (isinstance(self.actor, LearnerWorker) and self.actor.demos is not None):
@@ -140,18 +140,6 @@ class Training:
             f"behaviour cloning of {len(actions):,} demonstrated steps: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
             f"success at the end {self.outcomes.rate()}"
         )
-
-    def _look_around(self, shown: dict[str, np.ndarray]) -> None:
-        """Let the normaliser see demonstrations, and where random actions lead: beyond what is ever demonstrated."""
-        if self.policy.norm is None or not self.config.algorithm.normalise_observations:
-            return
-        self.policy.norm.update(torch.from_numpy(shown["states"]))
-        random, env = np.random.default_rng(self.config.runner.seed), self.eval_env
-        env.reset(seed=LOOK_SEED + self.config.runner.seed)
-        for _ in range(LOOK_STEPS):
-            shape = (env.num_envs, self.policy.spec.action_size)
-            observation, *_ = env.step(random.uniform(-1.0, 1.0, shape).astype(np.float32))
-            self.policy.norm.update(torch.from_numpy(observation["states"]))
 
     def _take_over(self, console: Console) -> bool:
         """Start from the policy of another run, where one is named."""

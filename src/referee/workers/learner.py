@@ -75,8 +75,7 @@ class LearnerWorker:
         """Take a rollout in; what a person did in it counts as demonstrated, too."""
         self.replay.add(rollout)
         config, policy = self.learner.config, self.learner.policy
-        cloned = bool(config.bc_warmup.episodes)  # a cloned policy keeps the eyes with which it was cloned
-        if policy.norm is not None and config.normalise_observations and not cloned:
+        if policy.norm is not None and config.normalise_observations:
             policy.norm.update(torch.from_numpy(rollout.observations["states"]))
         if self.replay.steps >= config.random_steps:
             self._owed += config.utd * rollout.steps * rollout.num_envs
