@@ -248,7 +248,7 @@ class HandGradients:
 def random_shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:
     """Images uint8[n,…,H,W,3], each moved by up to so many pixels both ways; what comes in repeats the edge.
 
-    All views of a sample move alike.
+    All views of a sample that are in one array move alike.
     """
     if not largest or not images.numel():
         return images

@@ -53,7 +53,7 @@ class BackgroundTraining(Training):
         """Only to know its spaces and cameras: the process has environments of its own, which are recorded there."""
         train = self.config.env.train
         assert train is not None
-        quiet = replace(train, num_envs=train.num_envs, data_collection=replace(train.data_collection, enabled=False))
+        quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
         return make_env(quiet, self.folder, "train")
 
     # --- the other process ---

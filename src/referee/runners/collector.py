@@ -41,8 +41,9 @@ class Delivery:
 
     rollout: Rollout
     drawn: Drawn | None
-    """Pictures to be judged; None where the environment pays, or where `scored` says it already."""
+    """What a reward model looks at; None where the environment pays."""
     scored: Scored | None
+    """What it said already, where its verdict ends episodes."""
     finished: dict[str, list[float]]
     """Statistics of the episodes that ended in it."""
     steps: int

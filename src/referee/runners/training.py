@@ -122,15 +122,16 @@ class Training:
             return
         if self.policy.norm is not None and self.config.algorithm.normalise_observations:
             self.policy.norm.update(torch.from_numpy(self.env.observation["states"]))
+        demos = self.actor.demos if isinstance(self.actor, LearnerWorker) else None
+        if demos is not None and self.policy.norm is not None and self.config.algorithm.normalise_observations:
+            self.policy.norm.update(demos.steps_shown()[0]["states"])
         wanted = self.config.algorithm.bc_warmup
-        if isinstance(self.actor, LearnerWorker) and self.actor.demos is not None:
-            tensors, taken = self.actor.demos.steps_shown()
-            observations, actions = {name: value.numpy() for name, value in tensors.items()}, taken.numpy()
-            if self.policy.norm is not None and self.config.algorithm.normalise_observations:
-                self.policy.norm.update(tensors["states"])
         if not wanted.episodes:
             return
-        if not (isinstance(self.actor, LearnerWorker) and self.actor.demos is not None):
+        if demos is not None:
+            tensors, taken = demos.steps_shown()
+            observations, actions = {name: value.numpy() for name, value in tensors.items()}, taken.numpy()
+        else:
             observations, actions = demonstrations(
                 self.eval_env, wanted.episodes, noise=wanted.noise, seed=DEMO_SEED + self.config.runner.seed
             )
@@ -264,8 +265,8 @@ class Training:
 
     def save(self, *, best: bool = False) -> Path:
         """Write a checkpoint; only the last, the best and each `keep_every`-th stay."""
+        state = self._acting_state()  # first: what was still on its way counts
         folder = self.folder / "checkpoints" / ("best" if best else f"step_{self.steps}")
-        state = self._acting_state()
         if self.payment is not None:
             state |= self.payment.save_state()
         tensors, arrays = self.actor.save_state()
