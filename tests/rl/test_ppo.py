@@ -11,8 +11,9 @@ from referee.config import PandaEnvConfig
 from referee.config.learning import ActorConfig, OptimConfig, PPOConfig
 from referee.envs import make_vec
 from referee.rl.batch import Batch
+from referee.rl.optim import DivergedError
 from referee.rl.policy import Policy, PolicySpec
-from referee.rl.ppo import PPO, DivergedError
+from referee.rl.ppo import PPO
 from referee.rl.rollout import Rollout
 from referee.workers.env import EnvWorker
 from referee.workers.rollout import RolloutWorker

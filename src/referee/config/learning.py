@@ -4,8 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from referee.config.declare import key
+
+
+def bootstrap_key() -> Any:
+    """`bootstrap_type`, which all algorithms have."""
+    return key(
+        "standard",
+        "future counted at an episode's end: when cut off, always, or never (as where only the end is paid)",
+        choices=("standard", "always", "never"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +45,7 @@ class PPOConfig:
     target_kl: float | None = key(None, "stop an iteration beyond 1.5 times this; null = never", low=0)
     normalise_advantages: bool = key(True, "per minibatch")
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
-    bootstrap_type: str = key(
-        "standard",
-        "future counted at an episode's end: when cut off, always, or never (as where only the end is paid)",
-        choices=("standard", "always", "never"),
-    )
+    bootstrap_type: str = bootstrap_key()
     critic_warmup: int = key(0, "first iterations, in which only the critic learns: after a change of reward", low=0)
     bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning")
 
@@ -87,11 +93,7 @@ class SACConfig:
         None, "the wanted entropy; null = -1 per entry of an action", only_if="learn_temperature"
     )
     backup_entropy: bool = key(True, "count the entropy of later actions as value")
-    bootstrap_type: str = key(
-        "standard",
-        "future counted at an episode's end: when cut off, always, or never (as where only the end is paid)",
-        choices=("standard", "always", "never"),
-    )
+    bootstrap_type: str = bootstrap_key()
     random_shift: int = key(4, "largest shift of images in pixels, while learning; 0 = none", low=0)
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
     bc_coef: float = key(0.0, "weight of imitating demonstrations, and own episodes whose last step was paid", low=0)

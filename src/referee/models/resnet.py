@@ -135,11 +135,11 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def features(self, images: Tensor) -> Tensor:
-        """f32[n,3,H,W] → f32[n,C,H/32,W/32]"""
+    def features(self, images: Tensor, stages: int = 4) -> Tensor:
+        """f32[n,3,H,W] → f32[n,C,H/32,W/32]; after fewer stages, a larger map of fewer channels."""
         # The largest of what is above 0 is what is above 0 of the largest: so there is a quarter left to cut off.
         x = F.relu(self.pool(self.bn1(self.conv1(images))), inplace=True)
-        for stage in self.stages():
+        for stage in self.stages()[:stages]:
             x = stage(x)
         return x
 

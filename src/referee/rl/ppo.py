@@ -12,15 +12,11 @@ from torch import Tensor, nn
 from referee.config.learning import ActorConfig, PPOConfig
 from referee.errors import RefereeError
 from referee.rl.batch import Batch, Parts
-from referee.rl.flat import flatten
 from referee.rl.gae import gae
 from referee.rl.gradient import HandGradient
+from referee.rl.optim import DivergedError, flatten, set_rate, step
 from referee.rl.policy import Policy, Tensors
 from referee.rl.rollout import Rollout
-
-
-class DivergedError(RefereeError):
-    """A loss or gradient is no number any more; the policy was left as it was before."""
 
 
 class PPO:
@@ -45,12 +41,8 @@ class PPO:
         config, actor = self.config, self.actor
         if len(versions := np.unique(rollout.versions)) > 1:
             raise RefereeError(f"versions {versions.tolist()} of the reward model paid in one batch: score it anew")
-        rate = actor.optim.lr * (1.0 - progress if actor.optim.schedule == "linear" else 1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        rate = set_rate([self.optimizer], actor.optim, progress)
         batch = self.prepare(rollout)
-        gradient = self.weights.grad
-        assert gradient is not None
         rows: list[dict[str, float]] = []
         stopped = 0
         for _ in range(config.update_epochs):
@@ -60,15 +52,7 @@ class PPO:
                     for parameter in self._acting:
                         assert parameter.grad is not None
                         parameter.grad.zero_()
-                norm = float(torch.linalg.vector_norm(gradient))
-                if not math.isfinite(norm):
-                    raise DivergedError(
-                        "the gradient of the PPO loss is not finite: lower actor.optim.lr, or check rewards and "
-                        "observations for NaN; the last good checkpoint is kept"
-                    )
-                if norm > actor.optim.clip_grad:
-                    gradient.mul_(actor.optim.clip_grad / norm)
-                self.optimizer.step()
+                step(self.optimizer, self.weights, actor.optim, loss="PPO")
             rows.append(self.row(parts))  # of the epoch's last minibatch: enough to watch, and to stop by
             if config.target_kl is not None and rows[-1]["approx_kl"] > 1.5 * config.target_kl:
                 stopped = 1

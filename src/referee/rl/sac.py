@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from referee.config.learning import ActorConfig, SACConfig
 from referee.rl.critics import Critics
-from referee.rl.flat import flatten
+from referee.rl.optim import flatten, set_rate, step
 from referee.rl.policy import IMAGES, Tensors
-from referee.rl.ppo import DivergedError
 from referee.rl.replay import Replay, Transitions
 from referee.rl.sac_gradient import CriticTower, PolicyTower
 from referee.rl.squashed import SquashedPolicy
@@ -66,13 +65,8 @@ class SAC:
         }
 
     def set_rate(self, progress: float) -> float:
-        """The learning rate after a share of the run, in 0..1."""
-        optim = self.actor.optim
-        rate = optim.lr * (1.0 - progress if optim.schedule == "linear" else 1.0)
-        for optimizer in self.optimizers().values():
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-        return rate
+        """The learning rate after a share of the run, in 0..1; returns it."""
+        return set_rate(self.optimizers().values(), self.actor.optim, progress)
 
     @property
     def temperature(self) -> float:
@@ -123,7 +117,7 @@ class SAC:
             said = self.critics(seen, batch.actions)
             loss = critic_loss(said, target)
             loss.backward()  # type: ignore[no-untyped-call]
-        self._step(self.critic_optimizer, self._critic_weights)
+        step(self.critic_optimizer, self._critic_weights, self.actor.optim, loss="critics'")
         with torch.no_grad():
             self._target_weights.lerp_(self._critic_weights[: self._size], self.config.tau)
         found = {"critic_loss": loss.detach(), "target": target.mean()}
@@ -157,7 +151,7 @@ class SAC:
             loss, entropy = self.policy_loss(seen, batch, worth, noise)
             loss.backward()  # type: ignore[no-untyped-call]
             self.critics.requires_grad_(True)
-        self._step(self.policy_optimizer, self._policy_weights)
+        step(self.policy_optimizer, self._policy_weights, self.actor.optim, loss="policy's")
         self.policy_updates += 1
         if self.config.learn_temperature:
             self.log_temperature.grad = self.log_temperature.detach().exp() * (entropy - self.target_entropy)
@@ -191,19 +185,6 @@ class SAC:
     def _zero(weights: nn.Parameter) -> None:
         assert weights.grad is not None
         weights.grad.zero_()
-
-    def _step(self, optimizer: torch.optim.Optimizer, weights: nn.Parameter) -> None:
-        assert weights.grad is not None
-        limit = self.actor.optim.clip_grad
-        norm = float(torch.linalg.vector_norm(weights.grad))
-        if not math.isfinite(norm):
-            raise DivergedError(
-                "a gradient of SAC is not finite: lower actor.optim.lr, or check rewards and observations for NaN; "
-                "the last good checkpoint is kept"
-            )
-        if norm > limit > 0:
-            weights.grad.mul_(limit / norm)
-        optimizer.step()
 
 
 def critic_loss(said: Tensor, target: Tensor) -> Tensor:
