@@ -13,6 +13,8 @@ from referee.errors import ActionError
 
 Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
+StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+"""Observation, rewards, terminated, truncated, info."""
 
 
 class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray], ABC):

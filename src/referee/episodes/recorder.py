@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.wrapper import EnvWrapper
 from referee.episodes.builder import EpisodeBuilder
 from referee.episodes.episode import GRASP, IMAGES, PROGRESS, Episode, Meta
 from referee.episodes.writer import BackgroundWriter, Sink
@@ -19,7 +20,6 @@ STEPS = ("actions", "rewards", "terminated", "truncated")
 """What is about steps; all else is about states, of which there is one more."""
 COPIED = 16
 """Episodes that are copied in one go: fewer calls, but more memory before the first of them can be written."""
-StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 @dataclass
@@ -53,12 +53,12 @@ class Wanted:
         )
 
 
-class Recorder(RefereeVectorEnv):
+class Recorder(EnvWrapper):
     """A vector env of the contract that also records. It gives the same answers as the env inside.
 
     Images are taken for `cameras` (None: all of the env's; (): none), from the observation where it holds them, else
     drawn for the occasion. An episode is kept when it ends; those that were under way when recording began, or when a
-    saved state was restored, have no beginning and are not kept.
+    saved state was restored, have no beginning and are not kept; a saved state knows nothing of recordings.
     """
 
     def __init__(
@@ -71,11 +71,7 @@ class Recorder(RefereeVectorEnv):
         cameras: Sequence[str] | None = None,
         capacity: int | None = None,
     ) -> None:
-        self.env = env
-        for name in ("num_envs", "single_observation_space", "single_action_space", "observation_space", "action_space",
-                     "obs_mode", "cameras", "image_size", "max_episode_steps", "proprio_size",
-                     "task_description"):  # fmt: skip
-            setattr(self, name, getattr(env, name))
+        super().__init__(env)
         self.wanted = wanted or Wanted()
         self.recorded_cameras = tuple(env.cameras if cameras is None else cameras)
         self._meta = replace(meta or Meta(), description=env.task_description, cameras=self.recorded_cameras)
@@ -88,11 +84,6 @@ class Recorder(RefereeVectorEnv):
         self._arrays: dict[str, np.ndarray] = {}
         self._capacity_steps = min(env.max_episode_steps, 1000)
         env.tell_progress = True
-
-    @property
-    def unwrapped(self) -> Any:
-        """The env inside."""
-        return self.env.unwrapped
 
     # --- the contract ---
 
@@ -118,20 +109,6 @@ class Recorder(RefereeVectorEnv):
         self._as_asked(result[4])
         return result
 
-    def render_cameras(
-        self,
-        env_ids: Sequence[int] | np.ndarray | None = None,
-        *,
-        final: bool = False,
-        cameras: Sequence[str] | None = None,
-    ) -> Observation:
-        """See `RefereeVectorEnv`."""
-        return self.env.render_cameras(env_ids, final=final, cameras=cameras)
-
-    def save_state(self) -> dict[str, np.ndarray]:
-        """See `RefereeVectorEnv`; recordings under way are not part of it."""
-        return self.env.save_state()
-
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv`; recording goes on with the next episodes."""
         self._live[:] = False
@@ -143,7 +120,7 @@ class Recorder(RefereeVectorEnv):
             if self._writer is not None:
                 self._writer.close()
         finally:
-            self.env.close()
+            super().close_extras(**kwargs)
 
     # --- recording ---
 

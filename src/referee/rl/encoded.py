@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.wrapper import EnvWrapper
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import select_views
 from referee.models.resnet import ResNet
-
-Step = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 class Encoder:
@@ -51,14 +50,11 @@ class Encoder:
         return x
 
 
-class EncodedEnv(RefereeVectorEnv):
+class EncodedEnv(EnvWrapper):
     """An environment whose `states` are what the robot feels of itself, and what a frozen encoder sees; no images."""
 
     def __init__(self, env: RefereeVectorEnv, artifact: Artifact) -> None:
-        self.env = env
-        for name in ("num_envs", "single_action_space", "action_space", "cameras", "image_size", "max_episode_steps",
-                     "proprio_size", "task_description"):  # fmt: skip
-            setattr(self, name, getattr(env, name))
+        super().__init__(env)
         spaces: Any = env.single_observation_space
         if "main_images" not in spaces.spaces:
             raise RefereeError("an encoder needs images: set obs_mode=rgb (or state+rgb)")
@@ -70,11 +66,6 @@ class EncodedEnv(RefereeVectorEnv):
             {"states": gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)}
         )
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
-
-    @property
-    def unwrapped(self) -> Any:
-        """The env inside."""
-        return self.env.unwrapped
 
     def encode(self, observation: Observation) -> Observation:
         """The observation with numbers instead of pictures."""
@@ -92,7 +83,7 @@ class EncodedEnv(RefereeVectorEnv):
         observation, info = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         return self.encode(observation), info
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: np.ndarray) -> StepResult:
         """See `RefereeVectorEnv`."""
         observation, rewards, terminated, truncated, info = self.env.step(actions)
         ids = np.flatnonzero(terminated | truncated)
@@ -106,24 +97,6 @@ class EncodedEnv(RefereeVectorEnv):
             info = {**info, "final_obs": encoded}
         return self.encode(observation), rewards, terminated, truncated, info
 
-    def render_cameras(
-        self,
-        env_ids: Sequence[int] | np.ndarray | None = None,
-        *,
-        final: bool = False,
-        cameras: Sequence[str] | None = None,
-    ) -> Observation:
-        """See `RefereeVectorEnv`."""
-        return self.env.render_cameras(env_ids, final=final, cameras=cameras)
-
-    def save_state(self) -> dict[str, np.ndarray]:
-        """See `RefereeVectorEnv`."""
-        return self.env.save_state()
-
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv`."""
         return self.encode(self.env.restore_state(state))
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the env inside."""
-        self.env.close(**kwargs)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
 from referee.rl.policy import Tensors
 
 
@@ -79,7 +79,7 @@ class Rollout:
         step: int,
         observation: Observation,
         actions: np.ndarray,
-        result: tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]],
+        result: StepResult,
         success: np.ndarray | None = None,
     ) -> None:
         """Store step `step`: what was seen before it, what was done, and what the environment answered.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from referee.envs import Observation, RefereeVectorEnv
+from referee.envs.contract import RefereeVectorEnv, StepResult
 
-StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 Watch = Callable[[StepResult], np.ndarray | None]
 STATISTICS = ("success_once", "success_at_end", "return", "episode_length")
 

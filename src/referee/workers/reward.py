@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from referee.envs import RefereeVectorEnv
+from referee.envs.contract import RefereeVectorEnv, StepResult
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
 from referee.rl.rollout import Pictures, Rollout
-from referee.workers.env import StepResult
 
 Drawn = FinalPictures | dict[str, np.ndarray]
 

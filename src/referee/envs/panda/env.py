@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from referee.config.schema import PandaEnvConfig
-from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
 from referee.envs.panda.tasks import task_named
 from referee.envs.panda.world import World
 from referee.errors import RefereeError
@@ -93,7 +93,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         world = World.of(self._sim, self._goal)
         return self._observe(world), self._truth(world)
 
-    def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> StepResult:
         """One control step (50 ms) of every environment; finished ones begin their next episode."""
         if not self._started:
             raise RefereeError("step() was called before the first reset(): call reset() once")
