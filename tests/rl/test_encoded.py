@@ -29,8 +29,7 @@ def test_states_are_what_is_felt_and_seen(artifact: Artifact) -> None:
     encoder = Encoder(artifact, plain.cameras)
     actions = np.full((3, 4), 0.3, np.float32)
     for step in range(6):
-        frames = np.concatenate([before["main_images"][:, None], before["extra_view_images"]], axis=1)
-        wanted = np.concatenate([before["states"][:, : plain.proprio_size], encoder(frames)], axis=1)
+        wanted = np.concatenate([before["states"][:, : plain.proprio_size], encoder(before)], axis=1)
         np.testing.assert_allclose(after["states"], wanted, rtol=1e-5, atol=1e-5)
         assert set(after) == {"states"} and after["states"].shape == encoded.observation_space["states"].shape
         before, *_, ours = plain.step(actions)
@@ -39,8 +38,8 @@ def test_states_are_what_is_felt_and_seen(artifact: Artifact) -> None:
             assert truncated.all()
             for i in range(3):
                 last = ours["final_obs"][i]
-                frames = np.concatenate([last["main_images"][None], last["extra_view_images"]])[None]
-                wanted = np.concatenate([last["states"][: plain.proprio_size], encoder(frames)[0]])
+                seen = encoder({name: value[None] for name, value in last.items()})[0]
+                wanted = np.concatenate([last["states"][: plain.proprio_size], seen])
                 np.testing.assert_allclose(theirs["final_obs"][i]["states"], wanted, rtol=1e-5, atol=1e-5)
 
 

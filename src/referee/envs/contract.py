@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +15,7 @@ Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
 StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 """Observation, rewards, terminated, truncated, info."""
+IMAGES = ("main_images", "extra_view_images")
 
 
 class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
@@ -91,3 +92,14 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
                 "clip actions to the action space before step()"
             )
         return array
+
+
+def join_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Frames uint8[n,V,H,W,3]: all pictures of an observation, the main one first."""
+    main, extra = observation["main_images"], observation.get("extra_view_images")
+    return main[:, None] if extra is None else np.concatenate([main[:, None], extra], axis=1)
+
+
+def split_views(frames: np.ndarray) -> Observation:
+    """The inverse of `join_views`, as views of the same memory."""
+    return {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from referee.envs.contract import join_views
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.errors import RefereeError
 from referee.labels.log import UNKNOWN, LabelLog, Word
@@ -119,9 +120,7 @@ def _episode(sheet: Sheet, cameras: tuple[str, ...], task: str) -> Episode:
 
 
 def _sheet(episode: Episode) -> Sheet:
-    main, extra = episode.observations["main_images"], episode.observations.get("extra_view_images")
-    images = main[:, None] if extra is None else np.concatenate([main[:, None], extra], 1)
-    said = episode.meta.extra
+    images, said = join_views(episode.observations), episode.meta.extra
     try:
         return Sheet(images, episode.signals["probability"], tuple(said["reasons"]), said["step"], said["version"],
                      id=episode.meta.id)  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, split_views
 from referee.envs.wrapper import EnvWrapper
 from referee.errors import RefereeError
 from referee.models import Artifact
@@ -29,25 +29,17 @@ class Encoder:
         self._net, self._model, self._spec, self._cameras = net, artifact.model, artifact.spec, tuple(cameras)
         size = artifact.spec.image_size
         blank = np.zeros((1, len(self._cameras), size, size, 3), np.uint8)
-        self.size = self(blank).shape[1]
+        self.size = self(split_views(blank)).shape[1]
         """Numbers per observation."""
 
     @torch.inference_mode()
-    def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """Frames uint8[n,V,H,W,3] of all cameras → f32[n,size]."""
-        pictures = {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
-        views = select_views(pictures, self._spec.cameras, self._cameras)
+    def __call__(self, observation: Observation) -> np.ndarray:
+        """The pictures of all cameras → f32[n,size]."""
+        views = select_views(observation, self._spec.cameras, self._cameras)
         prepared: Tensor = self._model.prepare(views)
-        found = self._map(prepared.flatten(0, 1))
-        return found.reshape(len(frames), -1).float().numpy()
-
-    def _map(self, images: Tensor) -> Tensor:
-        """The output of the third stage, f32[m,C,H/16,W/16]: later ones no longer know where things are."""
-        net = self._net
-        x = nn.functional.relu(net.pool(net.bn1(net.conv1(images))), inplace=True)
-        for stage in net.stages()[:3]:
-            x = stage(x)
-        return x
+        # The map after the third stage: later ones no longer know where things are.
+        found = self._net.features(prepared.flatten(0, 1), stages=3)
+        return found.reshape(len(prepared), -1).float().numpy()
 
 
 class EncodedEnv(EnvWrapper):
@@ -69,9 +61,7 @@ class EncodedEnv(EnvWrapper):
 
     def encode(self, observation: Observation) -> Observation:
         """The observation with numbers instead of pictures."""
-        main, extra = observation["main_images"], observation.get("extra_view_images")
-        frames = main[:, None] if extra is None else np.concatenate([main[:, None], extra], axis=1)
-        seen = self.encoder(frames)
+        seen = self.encoder(observation)
         if self._feels:
             seen = np.concatenate([observation["states"][:, : self._feels], seen], axis=1)
         return {"states": seen}

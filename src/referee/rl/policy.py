@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.envs.contract import Observation, RefereeVectorEnv
+from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv
 
 Tensors = dict[str, Tensor]
-IMAGES = ("main_images", "extra_view_images")
 
 
 @dataclass(frozen=True)

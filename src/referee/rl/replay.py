@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from referee.envs.contract import Observation
+from referee.envs.contract import Observation, join_views, split_views
 from referee.errors import RefereeError
 from referee.rl.album import Album
-from referee.rl.policy import IMAGES, Tensors
+from referee.rl.policy import Tensors
 from referee.rl.rollout import Rollout
 
 Judge = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -235,7 +235,7 @@ class Replay:
             self.states[envs, at] = observation["states"]
         self.kind[envs, at] = kind
         if self.seen:
-            self._attach(envs, at, stack_views(observation))
+            self._attach(envs, at, join_views(observation))
 
     def _step(
         self,
@@ -336,8 +336,8 @@ class Replay:
             found["states"] = torch.from_numpy(self.states[rows, slots])
         if self.seen:
             assert self.album is not None
-            frames = torch.from_numpy(self.album.take(self.picture[rows, slots]))
-            found |= dict(zip(IMAGES, (frames[:, 0], frames[:, 1:]), strict=True))
+            pictures = split_views(self.album.take(self.picture[rows, slots]))
+            found |= {name: torch.from_numpy(images) for name, images in pictures.items()}
         return found
 
     def steps_shown(self) -> tuple[Tensors, torch.Tensor]:
@@ -378,10 +378,3 @@ def _episodes(start: int, stop: int, ended: np.ndarray) -> list[tuple[int, int]]
     """The stretch from `start` to `stop`, cut where episodes end within it."""
     bounds = [start, *(start + 1 + np.flatnonzero(ended[start : stop - 1])), stop]
     return [(int(first), int(last)) for first, last in pairwise(bounds)]
-
-
-def stack_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:
-    """uint8[n,V,H,W,3]: all pictures of an observation, the main one first."""
-    main, extra = (observation.get(name) for name in IMAGES)
-    assert main is not None
-    return main[:, None] if extra is None else np.concatenate([main[:, None], extra], axis=1)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from referee.config.learning import ActorConfig, SACConfig
+from referee.envs.contract import IMAGES
 from referee.rl.critics import Critics
 from referee.rl.optim import flatten, set_rate, step
-from referee.rl.policy import IMAGES, Tensors
+from referee.rl.policy import Tensors
 from referee.rl.replay import Replay, Transitions
 from referee.rl.sac_gradient import CriticTower, PolicyTower
 from referee.rl.squashed import SquashedPolicy

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.envs.contract import Observation
-from referee.rl.policy import IMAGES, ImageEncoder, Policy, PolicySpec, RunningNorm, Tensors
+from referee.envs.contract import IMAGES, Observation
+from referee.rl.policy import ImageEncoder, Policy, PolicySpec, RunningNorm, Tensors
 
 LOG_STD = (-10.0, 2.0)
 

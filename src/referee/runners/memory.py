@@ -12,7 +12,7 @@ import numpy as np
 from referee.config import Config
 from referee.config.learning import DemosConfig, SACConfig
 from referee.datasets.source import open_source
-from referee.envs import RefereeVectorEnv
+from referee.envs.contract import RefereeVectorEnv, split_views
 from referee.episodes import Episode
 from referee.errors import ConfigError, RefereeError
 from referee.rewards import combine
@@ -219,11 +219,10 @@ def _show(
     observations = {"states": episode.observations["states"][: steps + 1]} if demos.states.shape[2] else {}
     if isinstance(env, EncodedEnv):
         looked = _frames(episode, env.cameras, env)[: steps + 1]
-        pictures = {"main_images": looked[:, 0], "extra_view_images": looked[:, 1:]}
-        observations = env.encode({**observations, **pictures})
+        observations = env.encode({**observations, **split_views(looked)})
     if seen:
         assert frames is not None
-        observations |= {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
+        observations |= split_views(frames)
     demos.add_episode(
         observations, episode.actions[:steps], paid[:steps], terminated, env_rewards=own[:steps],
         frames=None if frames is None else dict(enumerate(frames)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from referee.envs.contract import RefereeVectorEnv, StepResult
+from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
@@ -145,7 +145,7 @@ class RewardWorker:
         frames: uint8[T,V,H,W,3] of the states that its steps led to. Where the verdict ends episodes, t may be less
         than T.
         """
-        verdict = self._judge({"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]})
+        verdict = self._judge(split_views(frames))
         every, steps = self.options.reward_mode == "per_step", len(frames)
         if verdict.success is not None and (every or self.eager):
             began = np.arange(steps)[:, None] == 0
@@ -163,8 +163,7 @@ class RewardWorker:
         began: bool[n], where the frame's episode begins, for the gate over time. cameras: of the frames, if not those
         that the model looks at.
         """
-        observation = {"main_images": frames[:, 0], "extra_view_images": frames[:, 1:]}
-        verdict = self.manager.judge(observation, cameras=cameras or self.cameras)
+        verdict = self.manager.judge(split_views(frames), cameras=cameras or self.cameras)
         if verdict.success is not None and self.options.reward_mode == "per_step":
             fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
             verdict = replace(verdict, success=fires)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from referee.config.schema import PandaEnvConfig
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, split_views
 from referee.envs.panda.tasks import task_named
 from referee.envs.panda.world import World
 from referee.errors import RefereeError
@@ -137,8 +137,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         strange = [name for name in cameras or () if name not in self.cameras]
         if strange:
             raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
-        images = self._camera.render(*self._scene_of(ids, final), cameras=cameras)
-        return {"main_images": images[:, 0], "extra_view_images": images[:, 1:]}
+        return split_views(self._camera.render(*self._scene_of(ids, final), cameras=cameras))
 
     def render_film(
         self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False, pixels: int = 360
