@@ -27,7 +27,7 @@ def clone(
     count = len(actions)
     if count == 0:
         raise RefereeError("behaviour cloning got no demonstrations: set algorithm.bc_warmup.episodes above 0")
-    tensors = {name: torch.from_numpy(observations[name]) for name in policy.inputs}
+    tensors = policy.tensors(observations)
     targets = torch.from_numpy(np.asarray(actions, np.float32))
     if policy.norm is not None:
         policy.norm.update(tensors["states"])

@@ -192,7 +192,52 @@ class ImageEncoder(nn.Module):
         return self.head(x)
 
 
-class Policy(nn.Module):
+class Eyes(nn.Module):
+    """What policies see with: the normaliser of the state, and the encoder of pictures."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.norm = RunningNorm(spec.state_size) if spec.state_size else None
+        self.encoder = ImageEncoder(spec.views, spec.image_size) if spec.model_type == "cnn" else None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The parts of an observation that this policy looks at."""
+        return (IMAGES if self.encoder is not None else ()) + (("states",) if self.norm is not None else ())
+
+    def tensors(self, observation: Observation) -> Tensors:
+        """These parts, sharing memory where they can."""
+        return {name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs}
+
+    @property
+    def seen_size(self) -> int:
+        """Numbers that `seen` gives."""
+        return self.spec.state_size if self.encoder is None else self.encoder.features + self.spec.proprio_size
+
+    def seen(self, observation: Tensors) -> Tensor:
+        """What the actor reads, f32[n,·]: the state; or the pictures' features, and what the robot feels of itself."""
+        if self.encoder is None:
+            return self.normalised(observation)
+        pictures = self.encoder(*(observation[name] for name in IMAGES))
+        if self.norm is None:
+            return pictures
+        return torch.cat([pictures, self.normalised(observation)[:, : self.spec.proprio_size]], dim=1)
+
+    def normalised(self, observation: Tensors) -> Tensor:
+        """The state f32[n,d]."""
+        assert self.norm is not None
+        return self.norm(observation["states"])
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load, and refresh the normaliser."""
+        result = super().load_state_dict(*args, **kwargs)
+        if self.norm is not None:
+            self.norm.refresh()
+        return result
+
+
+class Policy(Eyes):
     """A diagonal Gaussian over actions and a value of the state.
 
     The mean is unbounded; actions are clipped to −1..1 when they are sent to an environment, and the density is that
@@ -200,31 +245,14 @@ class Policy(nn.Module):
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.norm = RunningNorm(spec.state_size) if spec.state_size else None
-        self.encoder = None
-        seen = judged = spec.state_size
-        if spec.model_type == "cnn":
-            self.encoder = ImageEncoder(spec.views, spec.image_size)
-            seen = self.encoder.features + spec.proprio_size
-            judged = spec.state_size or seen
-        self.actor = MLP((seen, *spec.hidden_dims, spec.action_size), last_gain=0.01)
-        self.critic = MLP((judged, *spec.hidden_dims, 1), last_gain=1.0)
+        super().__init__(spec)
+        self.actor = MLP((self.seen_size, *spec.hidden_dims, spec.action_size), last_gain=0.01)
+        self.critic = MLP((spec.state_size or self.seen_size, *spec.hidden_dims, 1), last_gain=1.0)
         self.log_std = nn.Parameter(torch.full((spec.action_size,), spec.initial_log_std))
-
-    def seen(self, observation: Tensors) -> Tensor:
-        """What the actor reads, f32[n,·]: the state; or the pictures' features, and what the robot feels of itself."""
-        if self.encoder is None:
-            return self._normalised(observation)
-        pictures = self.encoder(observation["main_images"], observation["extra_view_images"])
-        if self.norm is None:
-            return pictures
-        return torch.cat([pictures, self._normalised(observation)[:, : self.spec.proprio_size]], dim=1)
 
     def judged(self, observation: Tensors) -> Tensor:
         """What the critic reads, f32[n,·]: the state where there is one, since it is needed in training only."""
-        return self.seen(observation) if self.norm is None else self._normalised(observation)
+        return self.seen(observation) if self.norm is None else self.normalised(observation)
 
     def mean(self, observation: Tensors) -> Tensor:
         """The mean action f32[n,a]."""
@@ -237,12 +265,8 @@ class Policy(nn.Module):
     def evaluate(self, observation: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of actions and value of the state, f32[n] each."""
         seen = self.seen(observation)
-        judged = seen if self.encoder is None or self.norm is None else self._normalised(observation)
+        judged = seen if self.encoder is None or self.norm is None else self.normalised(observation)
         return self.log_prob(self.actor(seen), actions), self.critic(judged)[:, 0]
-
-    def _normalised(self, observation: Tensors) -> Tensor:
-        assert self.norm is not None
-        return self.norm(observation["states"])
 
     def log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
         """Log-density f32[n] of actions under the Gaussian with that mean."""
@@ -257,30 +281,16 @@ class Policy(nn.Module):
     @torch.inference_mode()
     def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
         """Actions f32[n,a]: the mean, plus standard normal `noise` scaled by the policy's spread. Not clipped."""
-        parts = {name: torch.from_numpy(np.ascontiguousarray(observation[name])) for name in self.inputs}
-        mean = self.actor.outputs(self.seen(parts))[-1]
+        mean = self.actor.outputs(self.seen(self.tensors(observation)))[-1]
         if noise is not None:
             mean.addcmul_(torch.exp(self.log_std), torch.from_numpy(noise))
         return mean.numpy()
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The parts of an observation that this policy looks at."""
-        return (IMAGES if self.encoder is not None else ()) + (("states",) if self.norm is not None else ())
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load, and refresh the normaliser."""
-        result = super().load_state_dict(*args, **kwargs)
-        if self.norm is not None:
-            self.norm.refresh()
-        return result
 
 
 class Acts(Protocol):
     """What all policies can."""
 
     spec: PolicySpec
-    norm: RunningNorm | None
 
     def act(self, observation: Observation, *, noise: np.ndarray | None = None) -> np.ndarray:
         """Actions f32[n,a], with standard normal `noise` scaled by the policy's spread."""
