@@ -140,7 +140,6 @@ class Replay:
         ends = {(final.step, final.env): final.observation for final in rollout.finals}
         own, judged = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards, rollout.judged
         ended = rollout.terminated | rollout.truncated
-        number = np.cumsum(judged.where).reshape(ended.shape) - 1 if judged is not None else None
         for t in range(rollout.steps):
             self._step(
                 everyone, rollout.actions[t], rollout.rewards[t], own[t], rollout.terminated[t],
@@ -156,10 +155,10 @@ class Replay:
                 self.count[done] += 1
             more = t + 1 < rollout.steps
             self._state(everyone, {n: a[t + 1] if more else rollout.last[n] for n, a in rollout.observations.items()})
-            if judged is not None and number is not None and not self.seen:
+            if judged is not None and not self.seen:
                 envs = np.flatnonzero(judged.where[t])
                 if len(envs):
-                    self._attach(envs, place[envs], judged.frames[number[t, envs]])
+                    self._attach(envs, place[envs], judged.frames[judged.numbers[t, envs]])
 
     def add_episode(
         self,
@@ -215,9 +214,8 @@ class Replay:
             states[name] = np.concatenate([array[steps, env], after[None]])
         frames = {}
         if judged is not None:
-            number = np.cumsum(judged.where).reshape(judged.where.shape) - 1
             places = first + np.flatnonzero(judged.where[steps, env])
-            frames = {int(t - first + 1): judged.frames[number[t, env]] for t in places}
+            frames = {int(t - first + 1): judged.frames[judged.numbers[t, env]] for t in places}
         self.add_episode(
             states, rollout.actions[steps, env], rollout.rewards[steps, env], rollout.terminated[steps, env],
             env_rewards=own[steps, env], success=rollout.success[steps, env], versions=rollout.versions[steps, env],
@@ -230,7 +228,7 @@ class Replay:
     def _state(self, envs: np.ndarray, observation: Mapping[str, np.ndarray], kind: int = CUT) -> None:
         """Write a state into the present slots, whatever was there."""
         at = self._at(envs)
-        self._clear(envs, at)
+        self.clear(envs, at)
         if self.states.shape[2]:
             self.states[envs, at] = observation["states"]
         self.kind[envs, at] = kind
@@ -277,7 +275,8 @@ class Replay:
                 else:
                     good = self.kind[row, slot] == END and self.rewards[row, slot - 1] > 0
 
-    def _clear(self, envs: np.ndarray, at: np.ndarray) -> None:
+    def clear(self, envs: np.ndarray, at: np.ndarray) -> None:
+        """Forget what is in these slots."""
         self.steps -= int((self.kind[envs, at] == STEP).sum())
         self.kind[envs, at] = EMPTY
         old = self.picture[envs, at]

@@ -56,8 +56,7 @@ class ReplayFiles:
 
     def load(self, replay: Replay, marks: dict[str, np.ndarray]) -> int:
         """Remember again what was saved by the time of the marks; returns how many steps that is."""
-        everywhere = np.nonzero(replay.kind)
-        replay._clear(*everywhere)
+        replay.clear(*np.nonzero(replay.kind))
         replay.count[:] = marks["count"]
         for path in self._files():
             if _number(path) < int(marks["files"]):
@@ -111,7 +110,7 @@ class ReplayFiles:
         frames, shown = arrays.pop("frames", None), arrays["picture"] >= 0
         numbers = np.full(len(rows), -1, np.int32)
         rows, slots = rows[new], serial[new] % replay.length
-        replay._clear(rows, slots)
+        replay.clear(rows, slots)
         if frames is not None and replay.album is not None:
             numbers[shown & new] = replay.album.add(frames[new[shown]])
         for name, column in columns.items():

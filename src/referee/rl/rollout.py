@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ class Pictures:
     """bool[T,N]"""
     frames: np.ndarray
     """uint8[m,V,H,W,3], in the order of `where`, row by row."""
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """int[T,N]: which of the frames is of that step, where there is one."""
+        return np.cumsum(self.where).reshape(self.where.shape) - 1
 
 
 @dataclass(frozen=True)
