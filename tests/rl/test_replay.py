@@ -129,27 +129,28 @@ def test_pictures_lie_in_a_file_once_memory_is_full(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_steps_of_paid_episodes_are_worth_imitating(anew: bool) -> None:
+@pytest.mark.parametrize("capacity", [4, 40])
+def test_steps_of_paid_episodes_are_worth_imitating(anew: bool, capacity: int) -> None:
     """Those of an episode whose last step was paid, as far as they are remembered; no others."""
-    world, album = World(2, 3), Album(FRAME, memory=1e9)
-    memory = replay(2, 40, album)
+    world, album = World(2, 8), Album(FRAME, memory=1e9)
+    memory = replay(2, capacity, album)
     for _ in range(9):
         rollout = world.rollout(4)
         rollout.rewards[:] = rollout.rewards % 3 == 0
         rollout.judged = Pictures(np.ones_like(rollout.success), frames(rollout))
         memory.add(rollout)
-    if anew:
-        memory.good[:] = ~memory.good
-        memory.rescore(
-            lambda images, _: images[:, 0, 0, 0, 0] % 3 == 0, lambda env, model, _: model, every=True, version=1
-        )
-    for env in range(2):
-        lived = {step[0]: step for step in world.lived[env]}
-        for slot in np.flatnonzero(memory.kind[env] == STEP):
-            state = int(memory.actions[env, slot, 0])
-            while state in lived and not lived[state][2]:
-                state += 1
-            assert memory.good[env, slot] == (state in lived and (state + 1) % 3 == 0)
+        if anew:
+            memory.good[:] = ~memory.good
+            memory.rescore(
+                lambda images, _: images[:, 0, 0, 0, 0] % 3 == 0, lambda env, model, _: model, every=True, version=1
+            )
+        for env in range(2):
+            lived = {step[0]: step for step in world.lived[env]}
+            for slot in np.flatnonzero(memory.kind[env] == STEP):
+                state = int(memory.actions[env, slot, 0])
+                while state in lived and not lived[state][2]:
+                    state += 1
+                assert memory.good[env, slot] == (state in lived and (state + 1) % 3 == 0)
 
 
 def test_what_a_person_did_is_cut_out_with_its_pictures() -> None:

@@ -150,9 +150,9 @@ class Replay:
                 last = [ends[t, int(i)] for i in done]
                 self._state(done, {name: np.stack([each[name] for each in last]) for name in rollout.observations}, END)
             place = self._at(everyone)
-            if len(done):
-                self._praise(done)
-                self.count[done] += 1
+            for env in done.tolist():
+                self._praise(env, place[env])
+            self.count[done] += 1
             more = t + 1 < rollout.steps
             self._state(everyone, {n: a[t + 1] if more else rollout.last[n] for n, a in rollout.observations.items()})
             if judged is not None and not self.seen:
@@ -255,25 +255,19 @@ class Replay:
         self.steps += len(envs)
         self.count[envs] += 1
 
-    def _praise(self, envs: np.ndarray) -> None:
-        """Mark the steps of episodes that end in the present slots, if their last step was paid."""
-        for env in envs:
-            back = (self.count[env] - 1 - np.arange(self.length - 1)) % self.length
-            first = int(np.argmax(self.kind[env, back] != STEP))
-            self.good[env, back[:first]] = self.rewards[env, back[0]] > 0
+    def _praise(self, row: int, end: int) -> None:
+        """Mark the steps of the episode that ends in this slot, if the last one was paid."""
+        slot, paid = end - 1, self.rewards[row, end - 1] > 0
+        while self.kind[row, slot] == STEP:
+            self.good[row, slot] = paid
+            slot = (slot - 1) % self.length
 
     def praise(self) -> None:
         """The same for all that is remembered: after it was paid anew, or read from files."""
         self.good[:] = self.shown & (self.kind == STEP)
-        if self.shown:
-            return
-        for row in range(self.num_envs):
-            good = False
-            for slot in (self.count[row] - np.arange(self.length)) % self.length:  # the present one, then back
-                if self.kind[row, slot] == STEP:
-                    self.good[row, slot] = good
-                else:
-                    good = self.kind[row, slot] == END and self.rewards[row, slot - 1] > 0
+        if not self.shown:
+            for row, end in zip(*np.nonzero(self.kind == END), strict=True):
+                self._praise(row, end)
 
     def clear(self, envs: np.ndarray, at: np.ndarray) -> None:
         """Forget what is in these slots."""
