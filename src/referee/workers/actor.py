@@ -51,6 +51,6 @@ class ActorWorker:
 
 def pay_rollout(rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
     """What is paid for each step of a rollout, in place of the environment's rewards."""
-    bonus = rollout.success & scored.judged if options.gt_success_bonus else None
+    true_success = rollout.success & scored.judged
     rollout.versions[:] = scored.version
-    rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=bonus)
+    rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=true_success)

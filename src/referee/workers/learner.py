@@ -55,15 +55,17 @@ class LearnerWorker:
 
     def rescore(self, reward: RewardWorker) -> int:
         """Let the model that judges now pay for all that is remembered; returns how many frames it looked at."""
-        manager = reward.manager
-        mix = partial(_mixed, options=manager.options)
-        every = manager.options.reward_mode == "per_step"
-        frames = 0
+        manager, options, frames = reward.manager, reward.options, 0
+        judge = partial(reward.rejudge, cameras=self._cameras)
+
+        def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
+            return combine(env, model, options, true_success=truth)
+
         torch.set_num_threads(self.threads)
         try:
             for memory in (self.replay, self.demos):
                 if memory is not None:
-                    judge = partial(reward.rejudge, cameras=self._cameras)
+                    every = options.reward_mode == "per_step"
                     frames += memory.rescore(judge, mix, every=every, version=manager.version)
         finally:
             torch.set_num_threads(1)
@@ -138,7 +140,3 @@ class LearnerWorker:
         checkpoint.restore_generator(learner.random, arrays["draw"])
         updates, policy_updates, self._owed = arrays["learner.counters"].tolist()
         learner.updates, learner.policy_updates = int(updates), int(policy_updates)
-
-
-def _mixed(env: np.ndarray, model: np.ndarray, truth: np.ndarray, *, options: RewardOptions) -> np.ndarray:
-    return combine(env, model, options, true_success=truth if options.gt_success_bonus else None)

@@ -147,12 +147,10 @@ class RewardWorker:
         """
         verdict = self._judge(split_views(frames))
         every, steps = self.options.reward_mode == "per_step", len(frames)
-        if verdict.success is not None and (every or self.eager):
-            began = np.arange(steps)[:, None] == 0
-            verdict = replace(verdict, success=self.manager.gate(1).steps(verdict.success[:, None], began)[:, 0])
-            assert verdict.success is not None
-            if self.eager and verdict.success.any():
-                steps = int(np.argmax(verdict.success)) + 1
+        if every or self.eager:
+            verdict = self._gated(verdict, np.arange(steps) == 0)
+        if self.eager and verdict.success is not None and verdict.success.any():
+            steps = int(np.argmax(verdict.success)) + 1
         judged = np.full(steps, every)
         judged[-1] = True
         return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
@@ -164,10 +162,13 @@ class RewardWorker:
         that the model looks at.
         """
         verdict = self.manager.judge(split_views(frames), cameras=cameras or self.cameras)
-        if verdict.success is not None and self.options.reward_mode == "per_step":
-            fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
-            verdict = replace(verdict, success=fires)
-        return self.manager.pay(verdict)
+        return self.manager.pay(self._gated(verdict, began) if self.options.reward_mode == "per_step" else verdict)
+
+    def _gated(self, verdict: Verdict, began: np.ndarray) -> Verdict:
+        """A verdict on frames that were lived in this order, by a gate over time that begins anew where they do."""
+        if verdict.success is None:
+            return verdict
+        return replace(verdict, success=self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0])
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
