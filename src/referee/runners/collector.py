@@ -21,16 +21,14 @@ from referee.config.learning import SACConfig
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.rewards import Scored
-from referee.rl import checkpoint
 from referee.rl.policy import PolicySpec
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import make_policy
 from referee.runners.environments import make_env, make_reward
-from referee.workers.env import EnvWorker
+from referee.workers.env import EnvWorker, first_seed
 from referee.workers.reward import Drawn
-from referee.workers.rollout import RolloutWorker
+from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
-SEEDS_PER_RUN = 10_000
 PATIENCE = 0.2
 """Seconds after which somebody who waits looks whether the other one is still there."""
 
@@ -201,20 +199,3 @@ def _act(
                 time.sleep(max(0.0, began + rounds * rollout.steps / pace - time.monotonic()))
     finally:
         env.close()
-
-
-def acting_state(worker: EnvWorker, roller: RolloutWorker) -> dict[str, np.ndarray]:
-    """What those who act need to go on."""
-    state = {f"worker.{name}": value for name, value in worker.save_state().items()}
-    return {**state, "noise": checkpoint.generator_state(roller.random)}
-
-
-def restore_acting(worker: EnvWorker, roller: RolloutWorker, state: dict[str, np.ndarray]) -> None:
-    """The inverse of `acting_state`."""
-    worker.restore_state({k.removeprefix("worker."): v for k, v in state.items() if k.startswith("worker.")})
-    checkpoint.restore_generator(roller.random, state["noise"])
-
-
-def first_seed(seed: int) -> int:
-    """Of the environments of a run: no two runs train on the same episodes."""
-    return SEEDS_PER_RUN * seed

@@ -12,11 +12,11 @@ from referee.config import Config, Loaded
 from referee.config.learning import PPOConfig, SACConfig
 from referee.errors import ConfigError
 from referee.runners.background import BackgroundTraining
-from referee.runners.collector import SEEDS_PER_RUN
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
+from referee.workers.env import SEEDS_PER_RUN
 
 
 def train_policy(loaded: Loaded) -> None:

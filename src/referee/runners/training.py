@@ -27,17 +27,16 @@ from referee.rl.checkpoint import Checkpoint, CheckpointError
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import SquashedPolicy, make_policy
-from referee.runners.collector import acting_state, first_seed, restore_acting
 from referee.runners.environments import make_env, make_payment
 from referee.runners.gain import Gain, gain
 from referee.runners.memory import MemoryFiles, make_memories
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
 from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
-from referee.workers.env import EnvWorker
+from referee.workers.env import EnvWorker, first_seed
 from referee.workers.learner import LearnerWorker
 from referee.workers.reward import RewardWorker
-from referee.workers.rollout import RolloutWorker
+from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
 EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""

@@ -9,7 +9,13 @@ import numpy as np
 from referee.envs.contract import RefereeVectorEnv, StepResult
 
 Watch = Callable[[StepResult], np.ndarray | None]
+SEEDS_PER_RUN = 10_000
 STATISTICS = ("success_once", "success_at_end", "return", "episode_length")
+
+
+def first_seed(seed: int) -> int:
+    """Of the environments of a run: no two runs train on the same episodes."""
+    return SEEDS_PER_RUN * seed
 
 
 def true_success(result: StepResult) -> np.ndarray:

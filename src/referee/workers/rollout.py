@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from referee.rl import checkpoint
 from referee.rl.policy import Acts
 from referee.rl.rollout import Rollout
 from referee.workers.env import EnvWorker, true_success
@@ -39,3 +40,15 @@ class RolloutWorker:
             watch = None if reward is None else partial(reward.watch, step)
             result = env.step(actions, watch)
             rollout.add(step, before, actions, result, true_success(result))
+
+
+def acting_state(worker: EnvWorker, roller: RolloutWorker) -> dict[str, np.ndarray]:
+    """What those who act need to go on."""
+    state = {f"worker.{name}": value for name, value in worker.save_state().items()}
+    return {**state, "noise": checkpoint.generator_state(roller.random)}
+
+
+def restore_acting(worker: EnvWorker, roller: RolloutWorker, state: dict[str, np.ndarray]) -> None:
+    """The inverse of `acting_state`."""
+    worker.restore_state({k.removeprefix("worker."): v for k, v in state.items() if k.startswith("worker.")})
+    checkpoint.restore_generator(roller.random, state["noise"])
