@@ -29,6 +29,7 @@ from referee.episodes import EpisodeStore, Meta  # noqa: E402
 from referee.episodes.recorder import Recorder, Wanted  # noqa: E402
 from referee.runners.arms import QUIET, judge, learn  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
+from refinement import reward_model  # noqa: E402
 
 DEMOS, NOISE, DEMO_SEED, FRESH_SEED, EPISODES = 20, 0.2, 800_000, 3_000_000, 256
 ROW = "row.md"
@@ -109,8 +110,6 @@ def main() -> int:
         for arm in args.arms:
             lines: list[Any] = list(args.lines)
             if arm == "refined":
-                from refinement import reward_model
-
                 model = args.model or reward_model(args.task, args.folder)
                 lines += ["reward.use_reward_model=true", f"reward.model.model_path={model}",
                           "reward.reward_mode=per_step", "reward.refine.enabled=true",
