@@ -33,6 +33,9 @@ from refinement import reward_model  # noqa: E402
 
 DEMOS, NOISE, DEMO_SEED, FRESH_SEED, EPISODES = 20, 0.2, 800_000, 3_000_000, 256
 ROW = "row.md"
+PRESETS = {"oracle": "panda_rlpd_mlp", "refined": "panda_rlpd_mlp_resnet_reward"}
+ROUND = 24
+"""Iterations of 40 steps between rounds of questions: all are asked within the run."""
 HEAD = (
     "| task | seed | arm | true success of 256 [95 %] | success once | steps to 90 % | evaluations, every 2000 steps "
     "| steps | minutes | updates/s | labels |"
@@ -64,7 +67,7 @@ def row(task: str, seed: int, arm: str, lines: list[str], folder: Path) -> None:
         return
     demos = demonstrations(task, seed, folder)
     settings = [f"env.train.task={task}", f"runner.seed={seed}", f"algorithm.demos.path={demos}", *lines]
-    run = Training(load("panda_rlpd_mlp", settings).config, place)
+    run = Training(load(PRESETS[arm], settings).config, place)
     run.warm_start(QUIET)
     cloned = judge(run, EPISODES, seed=FRESH_SEED)
     curve: list[list[float]] = []
@@ -111,9 +114,11 @@ def main() -> int:
             lines: list[Any] = list(args.lines)
             if arm == "refined":
                 model = args.model or reward_model(args.task, args.folder)
-                lines += ["reward.use_reward_model=true", f"reward.model.model_path={model}",
-                          "reward.reward_mode=per_step", "reward.refine.enabled=true",
-                          "reward.refine.interval=36"]  # fmt: skip
+                lines += [
+                    f"reward.model.model_path={model}",
+                    "reward.refine.enabled=true",
+                    f"reward.refine.interval={ROUND}",
+                ]
             row(args.task, seed, arm, lines, args.folder)
     return 0
 

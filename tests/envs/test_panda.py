@@ -107,6 +107,29 @@ def test_success_ends_an_episode_only_if_asked() -> None:
     assert ended.all()
 
 
+def test_success_must_be_held_where_that_is_asked() -> None:
+    from referee.envs.policies import make_policy
+
+    made = env("Reach", num_envs=4, terminate_on_success=True, success_hold_steps=3)
+    made.reset(seed=0)
+    expert = make_policy(made, "expert")
+    held, ended = np.zeros(4, int), 0
+    for step in range(30):
+        if step == 10:  # what is held belongs to the state
+            made.restore_state(made.save_state())
+        _, _, terminated, _, info = made.step(expert())
+        good = (
+            np.where(terminated, info["final_info"]["success"], info["success"])
+            if terminated.any()
+            else info["success"]
+        )
+        held = (held + 1) * good
+        np.testing.assert_array_equal(terminated, held >= 3)
+        held[terminated] = 0
+        ended += terminated.sum()
+    assert ended >= 4
+
+
 def test_a_blown_up_simulation_is_cut_off_and_begins_anew() -> None:
     made = env(num_envs=3)
     made.reset(seed=0)

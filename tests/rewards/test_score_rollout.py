@@ -119,6 +119,13 @@ def test_per_step_mode_by_hand() -> None:
     assert found.probability is not None and found.probability.shape == (6, 1)
 
 
+def test_a_single_camera_has_no_further_views() -> None:
+    images, none = pictures([200, 0]).reshape(2, 1, 8, 8, 3), np.zeros((2, 1, 0, 8, 8, 3), np.uint8)
+    both = {"main_images": images, "extra_view_images": none}
+    found = score_steps(both, np.zeros((2, 1), bool), judge=Judge(), pay=pay, gate=Gate(1, 1, 1))
+    assert found.rewards[:, 0].tolist() == [1, -1]
+
+
 def test_per_step_rollouts_join_seamlessly() -> None:
     random = np.random.default_rng(3)
     values, ended = random.integers(0, 256, (30, 4)), random.random((30, 4)) < 0.15

@@ -18,6 +18,7 @@ from referee.models.contract import probability_of
 from referee.rl import checkpoint
 from referee.runners.train_policy import check
 from referee.runners.training import Training
+from referee.workers.reward import first_held
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
@@ -141,6 +142,17 @@ def test_the_truth_changes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch,
     assert not equal(weights(honest), weights(bonus))
 
 
+def test_a_verdict_must_be_held_where_that_is_asked(model: Path) -> None:
+    run = training(
+        model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=1", "reward.gate_n=1",
+        "reward.reward_mode=per_step", "env.train.success_hold_steps=3",
+    )  # fmt: skip
+    run.roller.collect(run.env, run.rollout, run.reward)
+    assert np.array_equal(run.rollout.terminated, np.tile([[False], [False], [True]], (4, 4)))
+    assert run.reward is not None and (run.reward.score(run.rollout).rewards == 1).all()
+    assert [first_held(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
+
+
 def test_the_verdict_ends_episodes(model: Path) -> None:
     run = training(
         model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=2", "reward.gate_n=2"
@@ -259,6 +271,7 @@ def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
         (["MODEL", "env.train.cameras=[front]"], "looks at camera 'side', but env.train.cameras are front"),
         (["MODEL", "env.train.image_size=128"], "takes 64x64 px, but env.train.image_size is 128"),
         (["MODEL", "env.train.terminate_on_success=true"], "say reward.terminate_on=truth"),
+        (["MODEL", "env.train.success_hold_steps=2"], "where no success ends one"),
         (["MODEL", "reward.terminate_on=truth"], "needs env.train.terminate_on_success=true"),
         (["MODEL", "reward.gate_k=2"], "changes nothing"),
     ],

@@ -28,6 +28,7 @@ SMALL = [
     "env.train.num_threads=1", "env.eval.num_threads=1", "actor.num_threads=1", "actor.global_batch_size=16",
     "actor.model.hidden_dims=[16]", "algorithm.rollout_steps=4", "algorithm.utd=0.5", "algorithm.critics=3",
     "algorithm.replay.capacity=160", "runner.eval_episodes=4", "runner.film=false", "env.train.task=Reach",
+    "env.train.terminate_on_success=false", "env.train.success_hold_steps=1", "algorithm.settle_steps=0",
 ]  # fmt: skip
 
 
@@ -59,8 +60,9 @@ def go(run: Training, iterations: int) -> Training:
     return run
 
 
-def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, shown: Path) -> None:
-    lines = (f"algorithm.demos.path={shown}",)
+@pytest.mark.parametrize("more", [(), ("env.train.terminate_on_success=true", "env.train.success_hold_steps=2")])
+def test_a_resumed_run_goes_on_bit_by_bit(tmp_path: Path, shown: Path, more: tuple[str, ...]) -> None:
+    lines = (f"algorithm.demos.path={shown}", "algorithm.settle_steps=80", *more)
     whole = training(tmp_path / "whole", *lines)
     first = training(tmp_path / "run", *lines)
     for run in (whole, first):
@@ -96,6 +98,24 @@ def test_random_steps_come_first(tmp_path: Path) -> None:
     assert "train/critic_loss" in run.iterate()
 
 
+def test_the_first_policy_settles_before_anything_is_learned(tmp_path: Path, shown: Path) -> None:
+    run = training(tmp_path, f"algorithm.demos.path={shown}", "algorithm.settle_steps=40")
+    run.warm_start(QUIET)
+    first, norm = everything(run), run.policy.norm
+    assert norm is not None
+    for _ in range(2):
+        assert "train/critic_loss" not in run.iterate()
+        assert all(torch.equal(value, first[name]) for name, value in everything(run).items())
+    seen = float(norm.count)
+    go(run, 1)  # 48 steps: it has settled
+    now, worker = everything(run), learner(run)
+    assert not worker.settling and float(norm.count) == seen + 48
+    assert worker.learner.updates == 24 and worker.learner.policy_updates == 0  # the critics caught up alone
+    assert not torch.equal(now["actor.0.weight"], first["actor.0.weight"])  # cloned anew
+    go(run, 1)
+    assert worker.learner.policy_updates > 0 and float(norm.count) == seen + 64
+
+
 def test_demonstrations_are_paid_as_the_run_pays(tmp_path: Path, shown: Path) -> None:
     episodes = list(EpisodeStore(shown))
     run = training(tmp_path, f"algorithm.demos.path={shown}", "algorithm.demos.only_success=false")
@@ -104,8 +124,11 @@ def test_demonstrations_are_paid_as_the_run_pays(tmp_path: Path, shown: Path) ->
     _, slots = np.nonzero(demos.kind == STEP)
     true = np.concatenate([episode.success[1:] for episode in episodes])  # type: ignore[index]
     assert demos.rewards[0, slots].tolist() == true.astype(float).tolist()
-    # An episode that ends at its first success is shown up to there.
-    run = training(tmp_path, f"algorithm.demos.path={shown}", "env.train.terminate_on_success=true")
+    # An episode that ends at its first success is shown up to there, unless what would have followed counts.
+    ends = (f"algorithm.demos.path={shown}", "env.train.terminate_on_success=true")
+    demos = learner(training(tmp_path, *ends)).demos
+    assert demos is not None and demos.steps == sum(len(each) for each in episodes if each.success_at_end)
+    run = training(tmp_path, *ends, "algorithm.bootstrap_type=standard")
     demos = learner(run).demos
     assert demos is not None and (demos.rewards == demos.terminated).all()
     assert demos.rewards.sum() == sum(bool(episode.success_at_end) for episode in episodes)

@@ -80,7 +80,9 @@ class SACConfig:
     random_steps: int = key(1000, "environment steps with random actions before learning begins", low=0)
     utd: float = key(1.0, "updates of the critics per environment step", low=0)
     policy_interval: int = key(1, "updates of the critics per update of the policy", low=1)
-    critic_warmup: int = key(0, "first iterations, in which only the critics learn: after behaviour cloning", low=0)
+    settle_steps: int = key(
+        0, "first steps with the first policy; then it is cloned anew on what was seen, and the critics catch up", low=0
+    )
     gamma: float = key(0.97, "discount", low=0, high=1)
     n_step: int = key(1, "steps after which a critic is asked for the rest", low=1)
     tau: float = key(0.005, "how fast the target critics follow", low=0, high=1)

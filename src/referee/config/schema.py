@@ -206,7 +206,10 @@ class PandaEnvConfig:
     obs_mode: str = key("state", "what the policy observes", choices=("state", "rgb", "state+rgb"))
     control_mode: str = key("ee_delta", "what an action moves", choices=("ee_delta", "joint_delta"))
     reward_mode: str = key("dense", "the env's own reward", choices=("dense", "sparse"))
-    terminate_on_success: bool = key(False, "end an episode at its first success")
+    terminate_on_success: bool = key(False, "end an episode when it has succeeded")
+    success_hold_steps: int = key(
+        1, "successive successes that end an episode, where the truth or a reward model's verdict ends it", low=1
+    )
     cameras: tuple[str, ...] = key(
         ("front", "side"),
         "the cameras; the first gives main_images, the others extra_view_images",

@@ -129,7 +129,7 @@ def score_steps(
             raise RefereeError(
                 f"{name} are of {list(images.shape[:2])} steps and environments, not {list(ended.shape)}"
             )
-    rows = {name: images.reshape(-1, *images.shape[2:]) for name, images in observations.items()}
+    rows = {name: images.reshape(ended.size, *images.shape[2:]) for name, images in observations.items()}
     return pay_steps(judge(rows), ended, pay=pay, gate=gate)
 
 

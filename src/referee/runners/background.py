@@ -158,10 +158,9 @@ class BackgroundTraining(Training):
         """As many updates as are due, in pieces after each of which new weights are published."""
         each = self._wanted.publish_interval
         due = self.learner.due(most=8 * each)
-        critic_only = self.iteration < self.learner.learner.config.critic_warmup
         learned = {"lr": self.learner.learner.set_rate(min(1.0, self.steps / self.config.runner.max_steps))}
         for done in range(0, due, each):
-            learned |= self.learner.learn(min(each, due - done), critic_only=critic_only)
+            learned |= self.learner.learn(min(each, due - done))
             self._weights.publish(self.policy, self.learner.learner.updates)
         return {**learned, **self.learner.memory()}
 

@@ -162,7 +162,7 @@ def _act(
     policy = make_policy(spec)
     roller = RolloutWorker(policy, seed=seed)
     rollout = Rollout(env, config.algorithm.rollout_steps, policy.inputs)
-    reward = make_reward(config.reward, env, rollout.steps)
+    reward = make_reward(config.reward, env, rollout.steps, hold=config.env.train.success_hold_steps)
     if state is not None:
         restore_acting(worker, roller, state)
     updates, size = weights.take(policy, -1), rollout.steps * rollout.num_envs

@@ -30,8 +30,11 @@ def make_env(config: PandaEnvConfig, folder: Path, source: str) -> RefereeVector
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
 
 
-def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int) -> RewardWorker | None:
-    """The worker that pays in rollouts of so many steps; None where the environment's own reward does."""
+def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> RewardWorker | None:
+    """The worker that pays in rollouts of so many steps; None where the environment's own reward does.
+
+    hold: successive verdicts that end an episode, where they do.
+    """
     if not config.use_reward_model:
         return None
     names = RewardOptions.__dataclass_fields__
@@ -44,7 +47,7 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int) -> Rewa
         int8=config.model.int8,
         debug_save_dir=config.model.debug_save_dir,
     )
-    return RewardWorker(manager, env, steps)
+    return RewardWorker(manager, env, steps, hold=hold)
 
 
 def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
@@ -71,7 +74,9 @@ def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | Non
 
 def make_payment(config: Config, env: RefereeVectorEnv, folder: Path) -> Payment | None:
     """The learned reward of a run, with all that looks at it; None where the environment's own reward pays."""
-    reward = make_reward(config.reward, env, config.algorithm.rollout_steps)
+    assert config.env.train is not None
+    hold = config.env.train.success_hold_steps
+    reward = make_reward(config.reward, env, config.algorithm.rollout_steps, hold=hold)
     if reward is None:
         return None
     alarm, seed = make_alarm(config.reward, reward), config.runner.seed

@@ -23,6 +23,7 @@ from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
 from referee.runners.payment import Payment
 from referee.workers.learner import LearnerWorker
+from referee.workers.reward import first_held
 
 SPARE = 0.5
 """Of the free memory that pictures may fill, where nobody says how much."""
@@ -205,11 +206,13 @@ def _show(
     true = np.zeros(len(episode), bool) if success is None else success[1:]
     own = true.astype(np.float32) if train.reward_mode == "sparse" else episode.rewards
     steps, over = len(episode), False
-    if train.terminate_on_success and true.any():
-        steps, over = int(np.argmax(true)) + 1, True
+    goes_on = config.algorithm.bootstrap_type == "always"  # then what comes after a success shows what it is worth
+    if train.terminate_on_success and not goes_on and (found := first_held(true, train.success_hold_steps)):
+        steps, over = found, True
     paid, whole = own, episode.terminated | episode.truncated
     if payment is not None:
-        model, judged = payment.reward.judge_episode(_frames(episode, payment.reward.cameras, env)[1 : steps + 1])
+        shown = _frames(episode, payment.reward.cameras, env)[1 : steps + 1]
+        model, judged = payment.reward.judge_episode(shown, whole=goes_on)
         steps, over = len(model), over or len(model) < steps
         options = payment.reward.options
         paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))

@@ -91,6 +91,11 @@ def check(config: Config) -> None:
         )
     if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
+    if train.success_hold_steps > 1 and not train.terminate_on_success and reward.terminate_on != "model":
+        raise ConfigError(
+            f"env.train.success_hold_steps={train.success_hold_steps} changes nothing where no success ends one: "
+            "set env.train.terminate_on_success=true, or reward.terminate_on=model"
+        )
     if isinstance(algorithm, SACConfig) and algorithm.critic_subset > algorithm.critics:
         raise ConfigError(
             f"algorithm.critic_subset={algorithm.critic_subset} critics cannot be drawn from {algorithm.critics} "

@@ -24,7 +24,7 @@ from referee.pictures import save_gif
 from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
-from referee.rl.policy import Player, Policy, PolicySpec
+from referee.rl.policy import Player, Policy, PolicySpec, Tensors
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import SquashedPolicy, make_policy
 from referee.runners.environments import make_env, make_payment
@@ -96,9 +96,11 @@ class Training:
             return ActorWorker(self.policy, config.algorithm, config.actor, seed=seed)
         assert isinstance(self.policy, SquashedPolicy)
         kept = make_memories(config, self.env.env, self.policy.spec, self.payment, self.folder)
+        cloned = config.actor.model.model_path is None and config.algorithm.bc_warmup.episodes
         return LearnerWorker(
-            self.policy, config.algorithm, config.actor, kept.replay, kept.demos, seed=seed, cameras=kept.cameras
-        )
+            self.policy, config.algorithm, config.actor, kept.replay, kept.demos, seed=seed, cameras=kept.cameras,
+            lesson=config.algorithm.bc_warmup if cloned else None,
+        )  # fmt: skip
 
     @property
     def reward(self) -> RewardWorker | None:
@@ -119,27 +121,32 @@ class Training:
     def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
             return
-        if self.policy.norm is not None and self.config.algorithm.normalise_observations:
-            self.policy.norm.update(torch.from_numpy(self.env.observation["states"]))
-        demos = self.actor.demos if isinstance(self.actor, LearnerWorker) else None
-        if demos is not None and self.policy.norm is not None and self.config.algorithm.normalise_observations:
-            self.policy.norm.update(demos.steps_shown()[0]["states"])
         wanted = self.config.algorithm.bc_warmup
-        if not wanted.episodes:
-            return
+        demos = self.actor.demos if isinstance(self.actor, LearnerWorker) else None
+        self._get_used_to(self.policy.tensors(self.env.observation))
         if demos is not None:
-            tensors, taken = demos.steps_shown()
-            observations, actions = {name: value.numpy() for name, value in tensors.items()}, taken.numpy()
-        else:
-            observations, actions = demonstrations(
+            observations, actions = demos.steps_shown()
+        elif wanted.episodes:
+            shown, done = demonstrations(
                 self.eval_env, wanted.episodes, noise=wanted.noise, seed=DEMO_SEED + self.config.runner.seed
             )
+            observations, actions = self.policy.tensors(shown), torch.from_numpy(done)
+        else:
+            return
+        self._get_used_to(observations)
+        if not wanted.episodes:
+            return
         losses = bc.clone(self.policy, observations, actions, wanted, self.actor.generator)
         self.evaluate()
         console.print(
             f"behaviour cloning of {len(actions):,} demonstrated steps: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
             f"success at the end {self.outcomes.rate()}"
         )
+
+    def _get_used_to(self, observations: Tensors) -> None:
+        """Let the normaliser take in observations."""
+        if self.policy.norm is not None and self.config.algorithm.normalise_observations:
+            self.policy.norm.update(observations["states"])
 
     def _take_over(self, console: Console) -> bool:
         """Start from the policy of another run, where one is named."""

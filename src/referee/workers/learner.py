@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from referee.config.learning import ActorConfig, SACConfig
+from referee.config.learning import ActorConfig, BCConfig, SACConfig
 from referee.rewards import RewardOptions, Scored, combine
-from referee.rl import checkpoint
+from referee.rl import bc, checkpoint
 from referee.rl.replay import Replay
 from referee.rl.rollout import Rollout
 from referee.rl.sac import SAC
@@ -33,13 +33,19 @@ class LearnerWorker:
         *,
         seed: int,
         cameras: tuple[str, ...] | None = None,
+        lesson: BCConfig | None = None,
     ) -> None:
-        """cameras: of the pictures in the replays, where they are what the policy observes."""
+        """cameras: of the pictures in the replays, where they are what the policy observes.
+
+        lesson: how to clone the demonstrations, where the first policy is a clone.
+        """
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = SAC(policy, algorithm, actor, self.generator)
         self.replay, self.demos, self._cameras = replay, demos, cameras
         self.threads = actor.num_threads or os.cpu_count() or 1
-        self._owed = 0.0
+        self._owed, self._lesson = 0.0, lesson
+        self.settling = algorithm.settle_steps > 0
+        """Whether the first policy acts on, and nothing is learned yet."""
 
     # --- what was paid ---
 
@@ -76,19 +82,36 @@ class LearnerWorker:
     def remember(self, rollout: Rollout) -> None:
         """Take a rollout in; what a person did in it counts as demonstrated, too."""
         self.replay.add(rollout)
-        config, policy = self.learner.config, self.learner.policy
-        if policy.norm is not None and config.normalise_observations:
-            policy.norm.update(torch.from_numpy(rollout.observations["states"]))
-        if self.replay.steps >= config.random_steps:
-            self._owed += config.utd * rollout.steps * rollout.num_envs
+        config = self.learner.config
         if self.demos is not None and rollout.intervened.any():
             self.demos.add_stretches(rollout)
+        if self.replay.steps >= config.random_steps:
+            self._owed += config.utd * rollout.steps * rollout.num_envs
+        if not self.settling:
+            self.get_used_to(torch.from_numpy(rollout.observations["states"]))
+        elif self.replay.steps >= config.settle_steps:
+            self._settle()
+
+    def get_used_to(self, states: torch.Tensor) -> None:
+        """Let the normaliser take in states f32[…,d]."""
+        norm = self.learner.policy.norm
+        if norm is not None and self.learner.config.normalise_observations:
+            norm.update(states)
+
+    def _settle(self) -> None:
+        """The first policy has shown where it comes: see that, clone with these eyes, and let the critics catch up."""
+        self.settling = False
+        if "states" in self.learner.policy.inputs:
+            self.get_used_to(self.replay.steps_shown()[0]["states"])
+        if self.demos is not None and self._lesson is not None:
+            bc.clone(self.learner.policy, *self.demos.steps_shown(), self._lesson, self.generator)
+        self.learn(self.due(), critic_only=True)
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
         self.remember(rollout)
         rate = self.learner.set_rate(progress)
-        learned = self.learn(self.due(), critic_only=iteration < self.learner.config.critic_warmup)
+        learned = self.learn(self.due())
         return {**learned, **self.memory(), "lr": rate}
 
     def memory(self) -> dict[str, float]:
@@ -97,6 +120,8 @@ class LearnerWorker:
 
     def due(self, most: int | None = None) -> int:
         """Updates that the steps remembered so far allow, to be done now; beyond `most`, they are given up."""
+        if self.settling:
+            return 0
         due, self._owed = int(self._owed), self._owed % 1.0
         return due if most is None else min(due, most)
 
@@ -123,7 +148,7 @@ class LearnerWorker:
         arrays = {
             "shuffle": self.generator.get_state().numpy(),
             "draw": checkpoint.generator_state(learner.random),
-            "learner.counters": np.array([learner.updates, learner.policy_updates, self._owed]),
+            "learner.counters": np.array([learner.updates, learner.policy_updates, self._owed, self.settling]),
         }
         return {name: value.contiguous().clone() for name, value in tensors.items()}, arrays
 
@@ -138,5 +163,5 @@ class LearnerWorker:
             checkpoint.restore_optimizer(optimizer, own)
         self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
         checkpoint.restore_generator(learner.random, arrays["draw"])
-        updates, policy_updates, self._owed = arrays["learner.counters"].tolist()
-        learner.updates, learner.policy_updates = int(updates), int(policy_updates)
+        updates, policy_updates, self._owed, settling = arrays["learner.counters"].tolist()
+        learner.updates, learner.policy_updates, self.settling = int(updates), int(policy_updates), bool(settling)

@@ -27,7 +27,8 @@ class RewardWorker:
     (`terminate_on: model`), each state is judged at once.
     """
 
-    def __init__(self, manager: RewardManager, env: RefereeVectorEnv, steps: int) -> None:
+    def __init__(self, manager: RewardManager, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> None:
+        """hold: successive verdicts that end an episode, where they do."""
         self.manager, self.options = manager, manager.options
         self.cameras = _views(manager, env)
         self.gate: Gate = manager.gate(env.num_envs)
@@ -38,6 +39,7 @@ class RewardWorker:
         self._latest: Mapping[str, np.ndarray] = {}
         self._said: list[Verdict] = []
         self._began = np.zeros(env.num_envs, bool)
+        self._hold, self._held = hold, np.zeros(env.num_envs, np.int64)
 
     @property
     def eager(self) -> bool:
@@ -83,9 +85,12 @@ class RewardWorker:
             if verdict.success is None:
                 raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
             fires = self.gate.step(verdict.success, self._began)
-            self._began = ended | fires
             self._said.append(replace(verdict, success=fires))
-            return fires & ~ended
+            self._held = (self._held + 1) * fires
+            over = self._held >= self._hold
+            self._began = ended | over
+            self._held[self._began] = 0
+            return over & ~ended
         if self.options.reward_mode == "terminal":
             self._finals.add(step, ended)
             return None
@@ -121,7 +126,8 @@ class RewardWorker:
         elif self.options.reward_mode == "terminal":
             pictures = self._finals.pictures()
         else:
-            pictures = {name: images.reshape(-1, *images.shape[2:]) for name, images in self._pictures.items()}
+            states = self._shape[0] * self._shape[1]
+            pictures = {name: images.reshape(states, *images.shape[2:]) for name, images in self._pictures.items()}
         if not pictures:
             return np.zeros((0, 0, 0, 0, 3), np.uint8), np.zeros(0, np.int64)
         there = len(next(iter(pictures.values())))
@@ -139,18 +145,18 @@ class RewardWorker:
             return Pictures(scored.judged, np.zeros((0, 0, 0, 0, 3), np.uint8))
         return Pictures(scored.judged, frames_of(pictures, self.manager.artifact.spec.cameras, self.cameras))
 
-    def judge_episode(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def judge_episode(self, frames: np.ndarray, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """What is paid for the steps of a recorded episode f32[t], and which of their states are judged bool[t].
 
         frames: uint8[T,V,H,W,3] of the states that its steps led to. Where the verdict ends episodes, t may be less
-        than T.
+        than T, unless the `whole` is wanted.
         """
         verdict = self._judge(split_views(frames))
         every, steps = self.options.reward_mode == "per_step", len(frames)
         if every or self.eager:
             verdict = self._gated(verdict, np.arange(steps) == 0)
-        if self.eager and verdict.success is not None and verdict.success.any():
-            steps = int(np.argmax(verdict.success)) + 1
+        if self.eager and verdict.success is not None and not whole:
+            steps = first_held(verdict.success, self._hold) or steps
         judged = np.full(steps, every)
         judged[-1] = True
         return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
@@ -193,12 +199,12 @@ class RewardWorker:
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What the verdicts of episodes under way depend on."""
-        return {**self.gate.save_state(), "began": self._began.copy()}
+        return {**self.gate.save_state(), "began": self._began.copy(), "held": self._held.copy()}
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
-        self._began = state["began"].copy()
-        self.gate.restore_state({name: value for name, value in state.items() if name != "began"})
+        self._began, self._held = state["began"].copy(), state["held"].copy()
+        self.gate.restore_state({name: value for name, value in state.items() if name not in ("began", "held")})
 
     # --- the documented names ---
 
@@ -223,6 +229,16 @@ class RewardWorker:
         extra = observations.get("extra_view_images")
         views = 1 + (0 if extra is None else extra.shape[1])
         return self.cameras if views == len(self.cameras) else self._env.cameras[:views]
+
+
+def first_held(success: np.ndarray, hold: int) -> int | None:
+    """Steps until `hold` successive ones of bool[T] were a success; None if they never are."""
+    run = 0
+    for step, good in enumerate(success, 1):
+        run = run + 1 if good else 0
+        if run == hold:
+            return step
+    return None
 
 
 def _views(manager: RewardManager, env: RefereeVectorEnv) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class PandaVectorEnv(RefereeVectorEnv):
                                 config.randomise.distractors))  # fmt: skip
         self._goal = np.zeros((self.num_envs, 3))
         self._elapsed = np.zeros(self.num_envs, np.int64)
+        self._held = np.zeros(self.num_envs, np.int64)
         self._seeds = np.arange(self.num_envs, dtype=np.uint64)
         self._episodes = np.zeros(self.num_envs, np.uint64)
         self._looks = Looks.plain(self.num_envs)
@@ -108,7 +109,8 @@ class PandaVectorEnv(RefereeVectorEnv):
         success = info["success"]
         dense = self.config.reward_mode == "dense"
         rewards = self.task.dense_reward(world, success) if dense else success.astype(np.float64)
-        terminated = success & self.config.terminate_on_success
+        self._held = (self._held + 1) * success
+        terminated = (self._held >= self.config.success_hold_steps) & self.config.terminate_on_success
         truncated = ((self._elapsed >= self.max_episode_steps) | unstable) & ~terminated
         done = terminated | truncated
         self._just_finished = done
@@ -180,6 +182,7 @@ class PandaVectorEnv(RefereeVectorEnv):
             "simulation": self._sim.save().rows,
             "goal": self._goal.copy(),
             "elapsed": self._elapsed.copy(),
+            "held": self._held.copy(),
             "seeds": self._seeds.copy(),
             "episodes": self._episodes.copy(),
             **looks,
@@ -195,7 +198,7 @@ class PandaVectorEnv(RefereeVectorEnv):
                     f"this environment ({self.task.name} × {self.num_envs}) has {value.shape}"
                 )
         self._sim.restore(SimState(rows=state["simulation"]))
-        for name in ("goal", "elapsed", "seeds", "episodes"):
+        for name in ("goal", "elapsed", "held", "seeds", "episodes"):
             getattr(self, f"_{name}")[:] = state[name]
         for name, value in vars(self._looks).items():
             value[:] = state[f"looks_{name}"]
@@ -256,6 +259,7 @@ class PandaVectorEnv(RefereeVectorEnv):
             )
         self._episodes[ids] += np.uint64(1)
         self._elapsed[ids] = 0
+        self._held[ids] = 0
 
     def _next_episodes(
         self, ids: np.ndarray, states: np.ndarray | None, info: dict[str, Any]
