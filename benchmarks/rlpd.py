@@ -3,7 +3,10 @@
 Twenty successful episodes of the scripted expert with noise 0.2 are the demonstrations; the reward is sparse. Per seed:
   BC       the policy that only clones the demonstrations, as RLPD starts from it.
   oracle   the truth pays for each state.
-  refined  a reward model of 200 scripted episodes pays for each state, and is refined with 480 labels on the way.
+  refined  a reward model of 200 scripted episodes pays for each state and ends episodes; it is refined with 480 labels
+           on the way.
+  pixels   the truth pays; the policy sees 64 px images of two cameras through the frozen encoder of that model, and
+           what the robot feels of itself. At most 30 minutes.
 Judged on 256 fresh episodes with the mean action. "Steps to 90 %" is the first evaluation of 128 fixed episodes, every
 2000 steps, that reaches it.
 """
@@ -14,7 +17,6 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from referee import cpu
 
@@ -33,7 +35,7 @@ from refinement import reward_model  # noqa: E402
 
 DEMOS, NOISE, DEMO_SEED, FRESH_SEED, EPISODES = 20, 0.2, 800_000, 3_000_000, 256
 ROW = "row.md"
-PRESETS = {"oracle": "panda_rlpd_mlp", "refined": "panda_rlpd_mlp_resnet_reward"}
+PRESETS = {"oracle": "panda_rlpd_mlp", "refined": "panda_rlpd_mlp_resnet_reward", "pixels": "panda_rlpd_mlp"}
 ROUND = 24
 """Iterations of 40 steps between rounds of questions: all are asked within the run."""
 HEAD = (
@@ -59,6 +61,18 @@ def demonstrations(task: str, seed: int, folder: Path) -> Path:
     return place
 
 
+def settings(arm: str, model: Path | None) -> list[str]:
+    """What an arm changes in its preset."""
+    if arm == "refined":
+        return [f"reward.model.model_path={model}", "reward.refine.enabled=true", f"reward.refine.interval={ROUND}"]
+    if arm == "pixels":
+        lines = [
+            f"env.{part}.{line}" for part in ("train", "eval") for line in (f"encoder={model}", "obs_mode=state+rgb")
+        ]
+        return [*lines, "runner.max_steps=30_000", "runner.max_minutes=30"]
+    return []
+
+
 def row(task: str, seed: int, arm: str, lines: list[str], folder: Path) -> None:
     """Train one arm, and print it."""
     place = folder / f"{task}_{seed}_{arm}"
@@ -66,8 +80,8 @@ def row(task: str, seed: int, arm: str, lines: list[str], folder: Path) -> None:
         print((place / ROW).read_text(), flush=True)
         return
     demos = demonstrations(task, seed, folder)
-    settings = [f"env.train.task={task}", f"runner.seed={seed}", f"algorithm.demos.path={demos}", *lines]
-    run = Training(load(PRESETS[arm], settings).config, place)
+    own = [f"env.train.task={task}", f"runner.seed={seed}", f"algorithm.demos.path={demos}"]
+    run = Training(load(PRESETS[arm], [*own, *lines]).config, place)
     run.warm_start(QUIET)
     cloned = judge(run, EPISODES, seed=FRESH_SEED)
     curve: list[list[float]] = []
@@ -101,8 +115,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="PickCube")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", default=["oracle", "refined"], choices=["oracle", "refined"])
-    parser.add_argument("--model", type=Path, help="artifact that pays in the arm `refined`; made if not given")
+    parser.add_argument("--arms", nargs="+", default=["oracle", "refined"], choices=list(PRESETS))
+    parser.add_argument("--model", type=Path, help="reward model of the arms `refined` and `pixels`; made if not given")
     parser.add_argument("--folder", type=Path, default=Path(".bench/rlpd"), help="goes on with what is there")
     parser.add_argument("lines", nargs="*", help="further settings, as key=value")
     args = parser.parse_args()
@@ -111,15 +125,8 @@ def main() -> int:
     print(HEAD + "\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for seed in args.seeds:
         for arm in args.arms:
-            lines: list[Any] = list(args.lines)
-            if arm == "refined":
-                model = args.model or reward_model(args.task, args.folder)
-                lines += [
-                    f"reward.model.model_path={model}",
-                    "reward.refine.enabled=true",
-                    f"reward.refine.interval={ROUND}",
-                ]
-            row(args.task, seed, arm, lines, args.folder)
+            model = None if arm == "oracle" else args.model or reward_model(args.task, args.folder)
+            row(args.task, seed, arm, [*settings(arm, model), *args.lines], args.folder)
     return 0
 
 

@@ -8,7 +8,7 @@ from referee.config import PandaEnvConfig
 from referee.envs import make_vec
 from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, build
-from referee.rl.encoded import EncodedEnv, Encoder
+from referee.rl.encoded import EncodedEnv, Encoder, sightings
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,16 @@ def test_states_are_what_is_felt_and_seen(artifact: Artifact) -> None:
                 seen = encoder({name: value[None] for name, value in last.items()})[0]
                 wanted = np.concatenate([last["states"][: plain.proprio_size], seen])
                 np.testing.assert_allclose(theirs["final_obs"][i]["states"], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_channel_tells_where_it_sees_something() -> None:
+    maps = torch.zeros(1, 3, 5, 9)
+    maps[0, 0, 4, 2] = 50.0  # below, left of the middle
+    maps[0, 1, :, 8] = 10.0  # all of the right edge
+    found = sightings(maps)[0].reshape(3, 3)  # down, across, how much; each of three channels
+    np.testing.assert_allclose(found[:, 0], [1.0, -0.5, 50 / 45], atol=0.06)
+    assert abs(found[0, 1]) < 1e-6 and found[1, 1] > 0.5
+    np.testing.assert_allclose(found[:, 2], 0.0, atol=1e-6)
 
 
 def test_it_goes_on_from_a_saved_state(artifact: Artifact) -> None:

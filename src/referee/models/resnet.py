@@ -137,11 +137,17 @@ class ResNet(nn.Module):
 
     def features(self, images: Tensor, stages: int = 4) -> Tensor:
         """f32[n,3,H,W] → f32[n,C,H/32,W/32]; after fewer stages, a larger map of fewer channels."""
+        return self.maps(images, stages)[-1]
+
+    def maps(self, images: Tensor, stages: int = 4) -> list[Tensor]:
+        """What each of the first stages gives."""
         # The largest of what is above 0 is what is above 0 of the largest: so there is a quarter left to cut off.
         x = F.relu(self.pool(self.bn1(self.conv1(images))), inplace=True)
+        found = []
         for stage in self.stages()[:stages]:
             x = stage(x)
-        return x
+            found.append(x)
+        return found
 
     def pool(self, x: Tensor) -> Tensor:
         """The largest of each 3×3 pixels, every second one."""

@@ -17,9 +17,12 @@ from referee.models import Artifact
 from referee.models.contract import select_views
 from referee.models.resnet import ResNet
 
+STAGES = 2
+"""Of the encoder: later ones no longer know well where things are."""
+
 
 class Encoder:
-    """The feature map of a reward model: it was trained to see this task, and keeps where things are."""
+    """The eyes of a reward model: they were trained to see this task."""
 
     def __init__(self, artifact: Artifact, cameras: Sequence[str]) -> None:
         """cameras: of the pictures that come, in their order."""
@@ -37,9 +40,19 @@ class Encoder:
         """The pictures of all cameras → f32[n,size]."""
         views = select_views(observation, self._spec.cameras, self._cameras)
         prepared: Tensor = self._model.prepare(views)
-        # The map after the third stage: later ones no longer know where things are.
-        found = self._net.features(prepared.flatten(0, 1), stages=3)
-        return found.reshape(len(prepared), -1).float().numpy()
+        maps = self._net.maps(prepared.flatten(0, 1), STAGES)
+        found = torch.cat([sightings(each.float()) for each in maps], dim=1)
+        return found.reshape(len(prepared), -1).numpy()
+
+
+def sightings(maps: Tensor) -> Tensor:
+    """f32[n,C,H,W] → f32[n,3C]: where each channel sees something (down and across, in −1..1), and how much."""
+    height, width = maps.shape[2:]
+    spread = maps.std(dim=(2, 3), keepdim=True) + 1e-5
+    weight = (maps / spread).flatten(2).softmax(dim=2).unflatten(2, (height, width))
+    down = weight.sum(dim=3) @ torch.linspace(-1, 1, height)
+    across = weight.sum(dim=2) @ torch.linspace(-1, 1, width)
+    return torch.cat([down, across, maps.mean(dim=(2, 3))], dim=1)
 
 
 class EncodedEnv(EnvWrapper):
