@@ -43,7 +43,7 @@ class LearnerWorker:
         self.learner = SAC(policy, algorithm, actor, self.generator)
         self.replay, self.demos, self._cameras = replay, demos, cameras
         self.threads = actor.num_threads or os.cpu_count() or 1
-        self._owed, self._lesson = 0.0, lesson
+        self._owed, self._alone, self._lesson = 0.0, 0, lesson
         self.settling = algorithm.settle_steps > 0
         """Whether the first policy acts on, and nothing is learned yet."""
 
@@ -105,7 +105,7 @@ class LearnerWorker:
             self.get_used_to(self.replay.steps_shown()[0]["states"])
         if self.demos is not None and self._lesson is not None:
             bc.clone(self.learner.policy, *self.demos.steps_shown(), self._lesson, self.generator)
-        self.learn(self.due(), critic_only=True)
+        self._alone = int(self._owed)
 
     def update(self, rollout: Rollout, *, progress: float, iteration: int) -> dict[str, float]:
         """Remember a rollout, and learn as much as its steps allow; returns the metrics."""
@@ -125,13 +125,17 @@ class LearnerWorker:
         due, self._owed = int(self._owed), self._owed % 1.0
         return due if most is None else min(due, most)
 
-    def learn(self, updates: int, *, critic_only: bool = False) -> dict[str, float]:
-        """So many updates."""
-        if not updates:
-            return {}
+    def learn(self, updates: int) -> dict[str, float]:
+        """So many updates; the first ones after settling are of the critics alone."""
+        alone = min(updates, self._alone)
+        self._alone -= alone
+        found: dict[str, float] = {}
         torch.set_num_threads(self.threads)
         try:
-            return self.learner.update(self.replay, self.demos, updates, critic_only=critic_only)
+            for count, critic_only in ((alone, True), (updates - alone, False)):
+                if count:
+                    found |= self.learner.update(self.replay, self.demos, count, critic_only=critic_only)
+            return found
         finally:
             torch.set_num_threads(1)
 
@@ -148,7 +152,9 @@ class LearnerWorker:
         arrays = {
             "shuffle": self.generator.get_state().numpy(),
             "draw": checkpoint.generator_state(learner.random),
-            "learner.counters": np.array([learner.updates, learner.policy_updates, self._owed, self.settling]),
+            "learner.counters": np.array(
+                [learner.updates, learner.policy_updates, self._owed, self._alone, self.settling]
+            ),
         }
         return {name: value.contiguous().clone() for name, value in tensors.items()}, arrays
 
@@ -163,5 +169,6 @@ class LearnerWorker:
             checkpoint.restore_optimizer(optimizer, own)
         self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
         checkpoint.restore_generator(learner.random, arrays["draw"])
-        updates, policy_updates, self._owed, settling = arrays["learner.counters"].tolist()
-        learner.updates, learner.policy_updates, self.settling = int(updates), int(policy_updates), bool(settling)
+        updates, policy_updates, self._owed, alone, settling = arrays["learner.counters"].tolist()
+        learner.updates, learner.policy_updates = int(updates), int(policy_updates)
+        self._alone, self.settling = int(alone), bool(settling)
