@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from referee.config import load
+from referee.envs.contract import split_views
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
@@ -153,6 +154,26 @@ def test_a_verdict_must_be_held_where_that_is_asked(model: Path) -> None:
     assert [first_held(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
 
 
+@pytest.mark.parametrize("mode", ["reward.reward_mode=terminal", "reward.reward_mode=per_step"])
+@pytest.mark.parametrize("ends", ["never", "model"])
+def test_what_was_looked_at_is_told_frame_by_frame(model: Path, mode: str, ends: str) -> None:
+    """Pictures, probabilities and truth of a sample belong together, also where a verdict ends episodes."""
+    run = training(model, mode, f"reward.terminate_on={ends}", "env.train.task=Reach", "env.train.max_episode_steps=6")
+    reward = run.reward
+    assert reward is not None
+    run.roller.collect(run.env, run.rollout, reward)
+    scored = reward.score(run.rollout)
+    features, probability = reward.looked
+    truth = reward.judged_truth(scored, run.rollout)
+    everything = ends == "model" or "per_step" in mode
+    assert len(features) == len(probability) == len(truth) == (run.rollout.success.size if everything else len(truth))
+    images, rows = reward.sample(9, np.random.default_rng(0))
+    again = reward.manager.judge(split_views(images), cameras=reward.cameras)
+    np.testing.assert_allclose(again.probability, probability[rows], rtol=1e-4, atol=1e-5)
+    if everything:
+        assert np.array_equal(truth[rows], run.rollout.success.reshape(-1)[rows])
+
+
 def test_the_verdict_ends_episodes(model: Path) -> None:
     run = training(
         model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=2", "reward.gate_n=2"
@@ -231,7 +252,7 @@ def test_the_alarm_looks_at_what_is_judged(model: Path, mode: str) -> None:
     probability = probability_of(
         run.reward.manager.artifact.logits(drawn), run.reward.manager.artifact.calibration.temperature
     )
-    np.testing.assert_allclose(run.reward.manager.latest[1][rows], probability, atol=1e-5)
+    np.testing.assert_allclose(run.reward.looked[1][rows], probability, atol=1e-5)
     assert drawn.shape == (3, 2, 64, 64, 3) and drawn.dtype == np.uint8 and np.ptp(drawn) > 50
     assert {"reward/alarm", "time/alarm"} <= numbers.keys()
     assert run.alarm.raised_at is not None and "ALARM" in run.line()  # it knows 32 frames of another movement

@@ -96,7 +96,7 @@ class BackgroundTraining(Training):
         assert self.payment is not None
         with self._lock:
             if delivery.drawn is not None:
-                self.payment.reward.take(delivery.drawn)
+                self.payment.reward.take(delivery.drawn, delivery.looked)
             delivery.numbers = self.payment.pay(delivery.rollout, self.learner, delivery.steps, delivery.scored)
 
     def _pass_on(self, found: Delivery | State | Failure) -> None:

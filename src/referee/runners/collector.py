@@ -26,7 +26,7 @@ from referee.rl.rollout import Rollout
 from referee.rl.squashed import make_policy
 from referee.runners.environments import make_env, make_reward
 from referee.workers.env import EnvWorker, first_seed
-from referee.workers.reward import Drawn
+from referee.workers.reward import Drawn, Looked
 from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
 PATIENCE = 0.2
@@ -41,7 +41,9 @@ class Delivery:
     drawn: Drawn | None
     """What a reward model looks at; None where the environment pays."""
     scored: Scored | None
-    """What it said already, where its verdict ends episodes."""
+    """What it said already, where its verdict ends episodes;"""
+    looked: Looked | None
+    """and what it found in those frames."""
     finished: dict[str, list[float]]
     """Statistics of the episodes that ended in it."""
     steps: int
@@ -184,11 +186,12 @@ def _act(
             roller.collect(worker, rollout, reward, blind=steps < config.algorithm.random_steps)
             steps += size
             made = time.monotonic()
-            eager = reward is not None and reward.eager
+            judge = reward if reward is not None and reward.eager else None
             delivery = Delivery(
                 rollout.copy(),
                 None if reward is None else reward.drawn(),
-                reward.score(rollout) if reward is not None and eager else None,
+                None if judge is None else judge.score(rollout),
+                None if judge is None else judge.looked,
                 worker.finished(), steps, updates, made, waited / max(made - before, 1e-9),
             )  # fmt: skip
             before, waited, rounds = made, 0.0, rounds + 1

@@ -79,7 +79,7 @@ class Payment:
         start, never = time.perf_counter(), alarm.first_at is None
         images, rows = self.reward.sample(self.config.alarm.frames, random)
         threshold = self.manager.threshold
-        numbers = alarm.look(*self.manager.latest, images, rows, step, threshold) if len(rows) else {}
+        numbers = alarm.look(*self.reward.looked, images, rows, step, threshold) if len(rows) else {}
         if never and alarm.first_at is not None:
             advice = (
                 "judge the policy yourself, or label such frames and train the model again (reward.refine.enabled=true)"
@@ -93,12 +93,12 @@ class Payment:
 
     def _offer(self, scored: Scored, rollout: Rollout, random: np.random.Generator) -> None:
         """Show some of the judged frames to the refiner."""
-        if self.refiner is None or not self.refiner.left or self.reward.eager:
+        if self.refiner is None or not self.refiner.left:
             return
         images, rows = self.reward.sample(PER_LOOK, random)
         if len(rows):
-            summary, probability = self.manager.latest
-            truth = rollout.success[scored.judged]
+            summary, probability = self.reward.looked
+            truth = self.reward.judged_truth(scored, rollout)
             self.refiner.watch(images, summary[rows], probability[rows], truth[rows])
 
     def hear(self, pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:

@@ -18,6 +18,8 @@ from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_fi
 from referee.rl.rollout import Pictures, Rollout
 
 Drawn = FinalPictures | dict[str, np.ndarray]
+Looked = tuple[np.ndarray, np.ndarray]
+"""Features f32[n,·] and probabilities f32[n] of the frames that were judged, as `RewardManager.latest`."""
 
 
 class RewardWorker:
@@ -36,8 +38,8 @@ class RewardWorker:
         self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
         self._shape = (steps, env.num_envs)
         self._pictures: dict[str, np.ndarray] = {}
-        self._latest: Mapping[str, np.ndarray] = {}
         self._said: list[Verdict] = []
+        self._looked: list[Looked] = []
         self._began = np.zeros(env.num_envs, bool)
         self._hold, self._held = hold, np.zeros(env.num_envs, np.int64)
 
@@ -45,6 +47,11 @@ class RewardWorker:
     def eager(self) -> bool:
         """Whether every state is judged at once, because a verdict may end its episode."""
         return self.options.terminate_on == "model"
+
+    @property
+    def _only_finals(self) -> bool:
+        """Whether nothing but the last states of episodes is looked at."""
+        return self.options.reward_mode == "terminal" and not self.eager
 
     def swap(self, artifact: Artifact, version: int) -> None:
         """Let another model judge from the next rollout on; gates over time begin anew."""
@@ -57,31 +64,41 @@ class RewardWorker:
 
     def drawn(self) -> Drawn:
         """What was drawn of the rollout that was watched, to be judged by another worker."""
-        if not self.eager and self.options.reward_mode == "terminal":
+        if self._only_finals:
             return self._finals.copy()
         return {name: images.copy() for name, images in self._pictures.items()}
 
-    def take(self, drawn: Drawn) -> None:
-        """What another worker drew, to be judged here."""
+    def take(self, drawn: Drawn, looked: Looked | None = None) -> None:
+        """What another worker drew, to be judged here, or what it found itself."""
+        self._looked = [] if looked is None else [looked]
         if isinstance(drawn, FinalPictures):
             self._finals = drawn
         else:
             self._pictures = drawn
+
+    @property
+    def looked(self) -> Looked:
+        """What the model found in the frames of the rollout that was judged, in the order of `sample`'s rows."""
+        if not self.eager:
+            return self.manager.latest
+        features, probabilities = zip(*self._looked, strict=True)
+        return np.concatenate(features), np.concatenate(probabilities)
 
     # --- during a rollout ---
 
     def begin(self) -> None:
         """A rollout begins."""
         self._finals.begin()
-        self._said = []
+        self._said, self._looked = [], []
 
     def watch(self, step: int, result: StepResult) -> np.ndarray | None:
         """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
         ended = result[2] | result[3]
         if self.eager:
-            self._latest = self._states(ended)
-            self._keep(step, self._latest)
-            verdict = self._judge(self._latest)
+            pictures = self._states(ended)
+            self._keep(step, pictures)
+            verdict = self._judge(pictures)
+            self._looked.append(self.manager.latest)
             if verdict.success is None:
                 raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
             fires = self.gate.step(verdict.success, self._began)
@@ -91,7 +108,7 @@ class RewardWorker:
             self._began = ended | over
             self._held[self._began] = 0
             return over & ~ended
-        if self.options.reward_mode == "terminal":
+        if self._only_finals:
             self._finals.add(step, ended)
             return None
         self._keep(step, self._states(ended))
@@ -111,20 +128,17 @@ class RewardWorker:
         ended = rollout.terminated | rollout.truncated
         if self.eager:
             return self._score_said(ended)
-        if self.options.reward_mode == "terminal":
+        if self._only_finals:
             return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay)
         return score_steps(self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate)
 
     def sample(self, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """At most `count` of the frames that were judged last, drawn evenly: uint8[m,V,H,W,3], and their rows int[m].
+        """At most `count` of the rollout's judged frames, drawn evenly: uint8[m,V,H,W,3], and their rows int[m].
 
-        These are frames of the whole rollout, or of the latest states where each state is judged at once. The rows are
-        those of `RewardManager.latest`.
+        The rows are those of `looked`, and of `judged_truth`.
         """
-        if self.eager:
-            pictures: Mapping[str, np.ndarray] = self._latest
-        elif self.options.reward_mode == "terminal":
-            pictures = self._finals.pictures()
+        if self._only_finals:
+            pictures: Mapping[str, np.ndarray] = self._finals.pictures()
         else:
             states = self._shape[0] * self._shape[1]
             pictures = {name: images.reshape(states, *images.shape[2:]) for name, images in self._pictures.items()}
@@ -135,9 +149,13 @@ class RewardWorker:
         chosen = {name: images[rows] for name, images in pictures.items()}
         return frames_of(chosen, self.manager.artifact.spec.cameras, self.cameras), rows
 
+    def judged_truth(self, scored: Scored, rollout: Rollout) -> np.ndarray:
+        """bool[n]: whether the frames that were looked at are true successes."""
+        return rollout.success[scored.judged] if self._only_finals else rollout.success.reshape(-1)
+
     def judged(self, scored: Scored) -> Pictures:
         """The frames of the rollout that was scored, of all cameras that the model looks at."""
-        if self.options.reward_mode == "terminal" and not self.eager:
+        if self._only_finals:
             pictures: Mapping[str, np.ndarray] = self._finals.pictures()
         else:
             pictures = {name: images[scored.judged] for name, images in self._pictures.items()}
