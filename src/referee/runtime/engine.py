@@ -1,0 +1,189 @@
+"""Ray itself: imported, started, connected to and ended here, always with a token."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from referee.errors import ClusterError, MissingDependency
+from referee.runtime.nodes import Node
+
+OLDEST = (2, 52)
+"""The first Ray with token authentication."""
+PATIENCE = 5.0
+"""Seconds that a head has to take a connection."""
+GET_TOKEN = "copy the head's token here and set cluster.token_path or RAY_AUTH_TOKEN_PATH"
+LOOPBACK = "127.0.0.1"
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+
+
+def ray() -> Any:
+    """The library, or the line that installs it."""
+    try:
+        found = importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingDependency(f"cluster.backend=ray needs ray: pip install 'referee[ray]' ({error})") from error
+    if tuple(map(int, found.__version__.split(".")[:2])) < OLDEST:
+        raise MissingDependency(
+            f"cluster.backend=ray needs ray 2.52 or newer, for its tokens; this is {found.__version__}: "
+            "pip install -U 'referee[ray]'"
+        )
+    return found
+
+
+class Session:
+    """A connection to Ray; closing it ends the processes that it started, and puts the environment back."""
+
+    def __init__(self, address: str | None, token_path: str | None) -> None:
+        self._undo = contextlib.ExitStack()
+        try:
+            if address is None:
+                self._start(token_path)
+            else:
+                self._connect(address, token_path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, token_path: str | None) -> None:
+        """A Ray of one's own, which listens on the loopback interface only."""
+        if token_path is None:
+            folder = tempfile.mkdtemp(prefix="referee-token-")  # only its owner can read it
+            self._undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            token_path = str(Path(folder) / "token")
+            write_token(Path(token_path))
+        # What Ray does on a Mac by default: it binds to the loopback interface alone.
+        settings = {**_token_settings(token_path), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        self._undo.enter_context(_environment(settings))
+        library = ray()
+        _read_token()
+        self._init(library, address="local", include_dashboard=False, _node_ip_address=LOOPBACK)
+        bound = library.get_runtime_context().gcs_address
+        if not bound.startswith(f"{LOOPBACK}:"):
+            raise ClusterError(
+                f"Ray listens on {bound}, for all to hear: do not import ray before the cluster is opened"
+            )
+
+    def _connect(self, address: str, token_path: str | None) -> None:
+        if token_path is not None and not Path(token_path).is_file():
+            raise ClusterError(f"cluster.token_path: there is no file {token_path}: {GET_TOKEN}")
+        self._undo.enter_context(_environment(_token_settings(token_path)))
+        library = ray()
+        ip = _reach(address)
+        _read_token()
+        _knock(library, address)
+        self._init(library, address=address, **({"_node_ip_address": ip} if ip.startswith("127.") else {}))
+
+    def _init(self, library: Any, **options: Any) -> None:
+        if library.is_initialized():
+            raise ClusterError("this process is connected to a Ray already: close that cluster first")
+        self._undo.callback(library.shutdown)
+        try:
+            library.init(configure_logging=False, log_to_driver=False, namespace="referee", **options)
+        except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ClusterError(f"Ray did not start ({reason}): see /tmp/ray/session_latest/logs") from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._undo.close()
+
+
+def pinned(node_id: str) -> Any:
+    """The scheduling strategy "on this node or nowhere"."""
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    return strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+
+def nodes() -> list[Node]:
+    """The machines that are up."""
+    return [
+        Node(
+            id=each["NodeID"],
+            address=each["NodeManagerAddress"],
+            head="node:__internal_head__" in each["Resources"],
+            accelerators=int(each["Resources"].get("GPU", 0)),
+            labels=each["Labels"],
+        )
+        for each in ray().nodes()
+        if each["Alive"]
+    ]
+
+
+def write_token(path: Path) -> None:
+    """256 random bits in a file that only its owner can read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_urlsafe(32))
+
+
+def _token_settings(path: str | None) -> dict[str, str | None]:
+    """The environment in which Ray finds the token; without a path, where it looks by itself."""
+    return (
+        {**QUIET}
+        if path is None
+        else {**QUIET, "RAY_AUTH_TOKEN_PATH": str(Path(path).resolve()), "RAY_AUTH_TOKEN": None}
+    )
+
+
+@contextlib.contextmanager
+def _environment(settings: dict[str, str | None]) -> Iterator[None]:
+    """These variables, until the block ends; None = not set."""
+    before = {name: os.environ.get(name) for name in settings}
+    _set(settings)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(settings: dict[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _read_token() -> None:
+    """Let Ray read the environment again: it remembers what it saw at its import."""
+    core = importlib.import_module("ray._raylet")
+    core.Config.initialize("")
+    loader = core.AuthenticationTokenLoader.instance()
+    loader.reset_cache()
+    if not loader.has_token():
+        raise ClusterError(f"there is no token for the cluster: {GET_TOKEN}")
+
+
+def _reach(address: str) -> str:
+    """The head's IP, if it takes connections; Ray itself would try for most of a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ClusterError(f"cluster.address: cannot read {address!r}: write HOST:PORT, as 192.168.1.10:6379")
+    try:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+            return str(connection.getpeername()[0])
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"cluster.address: no Ray answers at {address} ({error}): start it there, `ray start --head --port {port}`"
+        ) from error
+
+
+def _knock(library: Any, address: str) -> None:
+    """Ask the head who it is. A wrong token is refused at once here; `init` would try for 20 s and not say why."""
+    core = importlib.import_module("ray._raylet")
+    try:
+        core.GcsClient(address=address)
+    except library.exceptions.AuthenticationError as error:
+        raise ClusterError(f"cluster.address: {address} refuses our token: {GET_TOKEN}") from error
+    except library.exceptions.RpcError as error:
+        reason = str(error).splitlines()[0]
+        raise ClusterError(f"cluster.address: what answers at {address} is no Ray head ({reason})") from error
