@@ -35,11 +35,8 @@ class Cluster:
             self.plan = plan_here(config)
             return
         groups = node_groups(config)
-        if config.address is None and config.num_nodes > 1:
-            raise ConfigError(
-                f"cluster.num_nodes is {config.num_nodes}, but cluster.address names no head: "
-                "start Ray on each machine and set cluster.address=HOST:PORT"
-            )
+        if config.address is None:
+            _check_one(config)
         self._session = engine.Session(config.address, config.token_path)
         try:
             self.nodes = ranked(engine.nodes(), groups)
@@ -86,13 +83,19 @@ class Cluster:
 
 def plan_here(config: ClusterConfig) -> Plan:
     """The plan for this machine alone."""
-    if config.num_nodes > 1:
-        raise ConfigError(
-            f"cluster.num_nodes is {config.num_nodes}, but with cluster.backend=local all is in this process: "
-            "set cluster.backend=ray"
-        )
+    _check_one(config)
     needed = config.component_placement is not None
     return plan(config, [_accelerators() if needed else 0])
+
+
+def _check_one(config: ClusterConfig) -> None:
+    if config.num_nodes == 1:
+        return
+    why = {
+        "local": "with cluster.backend=local all is in this process: set cluster.backend=ray",
+        "ray": "cluster.address names no head: start Ray on each machine and set cluster.address=HOST:PORT",
+    }
+    raise ConfigError(f"cluster.num_nodes is {config.num_nodes}, but {why[config.backend]}")
 
 
 def _accelerators() -> int:

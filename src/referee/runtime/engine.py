@@ -44,6 +44,8 @@ class Session:
 
     def __init__(self, address: str | None, token_path: str | None) -> None:
         self._undo = contextlib.ExitStack()
+        if ray().is_initialized():
+            raise ClusterError("this process is connected to a Ray already: close that cluster first")
         try:
             if address is None:
                 self._start(token_path)
@@ -64,27 +66,25 @@ class Session:
         settings = {**_token_settings(token_path), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
         self._undo.enter_context(_environment(settings))
         library = ray()
+        self._undo.enter_context(_alone())
         _read_token()
         self._init(library, address="local", include_dashboard=False, _node_ip_address=LOOPBACK)
         bound = library.get_runtime_context().gcs_address
         if not bound.startswith(f"{LOOPBACK}:"):
-            raise ClusterError(
-                f"Ray listens on {bound}, for all to hear: do not import ray before the cluster is opened"
-            )
+            raise ClusterError(f"Ray listens on {bound}, not only on this machine: cluster.backend=ray is refused")
 
     def _connect(self, address: str, token_path: str | None) -> None:
         if token_path is not None and not Path(token_path).is_file():
             raise ClusterError(f"cluster.token_path: there is no file {token_path}: {GET_TOKEN}")
         self._undo.enter_context(_environment(_token_settings(token_path)))
-        library = ray()
         ip = _reach(address)
+        library = ray()
         _read_token()
         _knock(library, address)
-        self._init(library, address=address, **({"_node_ip_address": ip} if ip.startswith("127.") else {}))
+        here = {"_node_ip_address": ip} if ip.startswith("127.") and ip != LOOPBACK else {}  # several nodes, one machine
+        self._init(library, address=address, **here)
 
     def _init(self, library: Any, **options: Any) -> None:
-        if library.is_initialized():
-            raise ClusterError("this process is connected to a Ray already: close that cluster first")
         self._undo.callback(library.shutdown)
         try:
             library.init(configure_logging=False, log_to_driver=False, namespace="referee", **options)
@@ -143,6 +143,18 @@ def _environment(settings: dict[str, str | None]) -> Iterator[None]:
         yield
     finally:
         _set(before)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """The same for this process, where Ray has read the variable at its import."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _set(settings: dict[str, str | None]) -> None:

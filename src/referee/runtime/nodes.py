@@ -65,6 +65,8 @@ def _fill(found: dict[int, Node], rest: Sequence[Node], groups: Mapping[str, Nod
     """Give the ranks that are left to the nodes that are left."""
     free = [rank for rank in range(count) if rank not in found]
     able = [node for node in rest if GROUP_LABEL not in node.labels and RANK_LABEL not in node.labels]
+    if not any(_in(rank, groups) for rank in free):  # then it does not matter what a node is called elsewhere
+        able += [node for node in rest if node not in able]
     if len(able) < len(free):
         rank = free[-1]
         raise ClusterError(f"no node is left for node rank {rank}{_in(rank, groups)}: {_start_it(rank, groups)}")

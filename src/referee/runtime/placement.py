@@ -198,4 +198,5 @@ def _listed(nodes: Sequence[int]) -> str:
 
 
 def _nodes(every: Sequence[int]) -> str:
-    return f"cluster.num_nodes is {len(every)}, so they are {'0' if len(every) == 1 else f'0-{len(every) - 1}'}"
+    last = len(every) - 1
+    return f"cluster.num_nodes is {len(every)}, so {f'they are 0-{last}' if last else 'the only one is 0'}"
