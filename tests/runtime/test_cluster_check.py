@@ -37,9 +37,7 @@ def test_the_plan_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["cluster.num_nodes=2", "cluster.backend=ray"], "cluster.num_nodes is 2, but cluster.address names no head"),
     ],
 )
-def test_what_does_not_fit_is_one_line(
-    capsys: pytest.CaptureFixture[str], overrides: list[str], line: str
-) -> None:
+def test_what_does_not_fit_is_one_line(capsys: pytest.CaptureFixture[str], overrides: list[str], line: str) -> None:
     assert main(["cluster", "check", "panda_ppo_mlp", *overrides]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1

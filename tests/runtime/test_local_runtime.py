@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.workers import Counter, pump
 
 from referee.config.cluster import ClusterConfig, PlacementConfig
 from referee.errors import ChannelClosed, ConfigError, RefereeError, TimedOut
 from referee.runtime import Cluster, Rank, WorkerGroup
-from tests.runtime.workers import Counter, pump
 
 
 @pytest.fixture
@@ -87,7 +87,9 @@ def test_closing_the_cluster_closes_the_workers(cluster: Cluster) -> None:
 
 
 def test_two_nodes_are_not_one_process() -> None:
-    with pytest.raises(ConfigError, match=r"num_nodes is 2, but with cluster\.backend=local .* set cluster\.backend=ray"):
+    with pytest.raises(
+        ConfigError, match=r"num_nodes is 2, but with cluster\.backend=local .* set cluster\.backend=ray"
+    ):
         Cluster(ClusterConfig(num_nodes=2))
     with pytest.raises(ConfigError, match=r"num_nodes is 2, but cluster\.address names no head"):
         Cluster(ClusterConfig(backend="ray", num_nodes=2))

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.processes import all_gone, descendants
+from tests.runtime.workers import Counter, pump
 
 from referee.cli import main
 from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig
 from referee.errors import ChannelClosed, ClusterError, RefereeError, TimedOut, WorkerDied
 from referee.runtime import Cluster, Fallback, WorkerGroup
 from referee.runtime.group import Group
-from tests.runtime.processes import all_gone, descendants
-from tests.runtime.workers import Counter, pump
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -55,7 +55,7 @@ def ray_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def envs(cluster: Cluster) -> Iterator[Group]:
     group = WorkerGroup(Counter, 10, fallback=SAFE).launch(cluster, "env")
     yield group
@@ -137,8 +137,9 @@ def test_one_ray_at_a_time(cluster: Cluster) -> None:
 
 
 def test_calls_reach_every_rank(envs: Group) -> None:
-    assert envs.add(5).wait() == [15, 16]
-    assert envs.on(1).add(1).wait(timeout=10) == [17]
+    first, second = envs.value().wait()
+    assert envs.add(5).wait() == [first + 5, second + 5]
+    assert envs.on(1).add(1).wait(timeout=10) == [second + 6]
     ranks = envs.who().wait()
     assert [(rank.rank, rank.world_size, rank.node) for rank in ranks] == [(0, 2, 0), (1, 2, 0)]
     pids = envs.pid().wait()
@@ -154,6 +155,7 @@ def test_variables_and_devices_are_those_of_the_plan(cluster: Cluster) -> None:
 
 
 def test_errors_keep_their_type_and_name_the_rank(envs: Group) -> None:
+    pids = envs.pid().wait()
     with pytest.raises(TimedOut, match=r"^env rank 0: too late$"):
         envs.fail(TimedOut("too late")).wait()
     with pytest.raises(ZeroDivisionError) as caught:
@@ -161,7 +163,7 @@ def test_errors_keep_their_type_and_name_the_rank(envs: Group) -> None:
     assert "in env rank 1" in caught.value.__notes__[0] and "workers.py" in caught.value.__notes__[0]
     with pytest.raises(AttributeError, match="no_such_method"):
         envs.no_such_method().wait()
-    assert envs.value().wait() == [10, 11]  # an error ends no worker
+    assert envs.pid().wait() == pids  # an error ends no worker
 
 
 def test_an_error_while_it_is_made(cluster: Cluster) -> None:
@@ -180,7 +182,8 @@ def test_late_answers_are_refused_and_can_still_be_had(envs: Group) -> None:
 # What goes wrong
 
 
-def test_a_killed_worker_is_replaced_and_a_safe_call_repeated(envs: Group) -> None:
+def test_a_killed_worker_is_replaced_and_a_safe_call_repeated(cluster: Cluster) -> None:
+    envs = WorkerGroup(Counter, 10, fallback=SAFE).launch(cluster, "env")
     victim, other = envs.pid().wait()
     envs.add(5).wait()
     envs.keep()
@@ -194,6 +197,26 @@ def test_a_killed_worker_is_replaced_and_a_safe_call_repeated(envs: Group) -> No
     assert calls[1].wait(timeout=60) == [15, 116]  # rank 0 has its kept state again; rank 1 never died
     again = envs.pid().wait()
     assert again[0] != victim and again[1] == other
+    envs.close()
+
+
+ENDLESS = """
+import time
+from referee.config.cluster import ClusterConfig
+from referee.runtime import Cluster
+with Cluster(ClusterConfig(backend="ray")):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_driver_that_is_ended_leaves_nothing_behind() -> None:
+    driver = subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+    pids = descendants(driver.pid)
+    driver.terminate()
+    assert driver.wait(30) == 143
+    assert len(pids) > 3 and all_gone(pids)
 
 
 def test_what_must_not_happen_twice_does_not(cluster: Cluster, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.runtime.processes import all_gone, descendants
 
 from referee.runtime.engine import write_token
-from tests.runtime.processes import all_gone, descendants
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -91,6 +91,13 @@ def run(nodes: Nodes, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def raylet(process: subprocess.Popen[bytes]) -> int:
+    """The process of a node that makes it a node."""
+    named = [pid for pid in descendants(process.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
+    assert len(named) == 1
+    return named[0]
+
+
 def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
     check = ["-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray", "cluster.num_nodes=2",
              f"cluster.address={nodes.address}", f"cluster.token_path={nodes.token}"]  # fmt: skip
@@ -99,11 +106,12 @@ def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
         # The other node is on its way: until it is up, that is what is said.
         assert "cluster.num_nodes is 2, but 1 is up: start Ray on the others" in done.stderr
     assert "2 of 2 nodes are up, and hold it." in done.stdout
-    done = run(nodes, "-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), str(nodes.other.pid))
+    done = run(nodes, "-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), str(raylet(nodes.other)))
     assert done.returncode == 0, done.stderr
     saw = json.loads(done.stdout.splitlines()[-1])
     assert saw["nodes"] == ["127.0.0.2", "127.0.0.3"]
     assert saw["places"] == ["127.0.0.3", "127.0.0.2"] and saw["robot"] == "172.16.0.2"
     assert saw["look"] == saw["again"] == [5_000_000, False, True]
+    assert all_gone(set(saw["pids"]))
     assert saw["replaced"] == [0] and saw["reward goes on"] == [0]
-    assert saw["gone"].startswith("WorkerDied: env rank 0 on node 1 (127.0.0.3) died")
+    assert saw["gone"] == ("env rank 0 on node 1 (127.0.0.3) cannot be made, the node is gone: start Ray there again")

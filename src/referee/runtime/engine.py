@@ -7,10 +7,13 @@ import importlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from referee.errors import ClusterError, MissingDependency
@@ -81,16 +84,22 @@ class Session:
         library = ray()
         _read_token()
         _knock(library, address)
-        here = {"_node_ip_address": ip} if ip.startswith("127.") and ip != LOOPBACK else {}  # several nodes, one machine
+        here = (
+            {"_node_ip_address": ip} if ip.startswith("127.") and ip != LOOPBACK else {}
+        )  # several nodes, one machine
         self._init(library, address=address, **here)
 
     def _init(self, library: Any, **options: Any) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        self._undo.callback(_on_sigterm, before)
         self._undo.callback(library.shutdown)
         try:
             library.init(configure_logging=False, log_to_driver=False, namespace="referee", **options)
         except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ClusterError(f"Ray did not start ({reason}): see /tmp/ray/session_latest/logs") from error
+        # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
+        _on_sigterm(before if callable(before) else _exit)
 
     def close(self) -> None:
         """Disconnect."""
@@ -143,6 +152,16 @@ def _environment(settings: dict[str, str | None]) -> Iterator[None]:
         yield
     finally:
         _set(before)
+
+
+def _on_sigterm(handler: Any) -> None:
+    """Let SIGTERM be handled by `handler`; only a main thread may say so."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager

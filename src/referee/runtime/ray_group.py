@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from referee.runtime.cluster import Cluster
 
 _log = logging.getLogger(__name__)
-CLOSING = 10.0
+CLOSING = 5.0
 """Seconds that workers have to close what they have open."""
+
+
+class NodeGone(WorkerDied):
+    """The planned node of a worker is not there any more."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,9 @@ class RayGroup(Group):
         errors = ray().exceptions
         try:
             failure = ray().get(outcome)
-        except (errors.RayActorError, errors.ActorUnschedulableError) as error:
+        except errors.ActorUnschedulableError as error:
+            raise NodeGone(f"{self._name(member)} cannot be made, the node is gone: start Ray there again") from error
+        except errors.RayActorError as error:
             raise WorkerDied(f"{self._name(member)} died while it was made ({_reason(error)})") from error
         if failure is not None:
             failure.raise_at(member.rank, self.name)
@@ -206,6 +212,8 @@ class RayGroup(Group):
                 try:
                     self._started(member, outcome)
                     self._restore(member)
+                except NodeGone:
+                    raise
                 except WorkerDied as again:
                     error = again
                     pending = replace(pending, actor=member.actor)
