@@ -73,7 +73,7 @@ def test_long_work_goes_on_in_threads(cluster: Cluster) -> None:
     for item in range(6):
         channel.put(item, timeout=5)
     channel.close()
-    assert sorted(sum(call.wait(timeout=5), [])) == list(range(6))
+    assert sorted(item for items in call.wait(timeout=5) for item in items) == list(range(6))
     failing = group.on(0).spawn("fail", RefereeError("no"))
     with pytest.raises(RefereeError, match="no"):
         failing.wait(timeout=5)
@@ -153,7 +153,8 @@ def test_a_slow_taker_holds_up_the_giver(cluster: Cluster) -> None:
 
 
 def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
-    code = "import sys, referee.runtime as r, referee.cli; r.Cluster(r.cluster.ClusterConfig()); print('ray' in sys.modules)"
+    use = "import sys, referee.runtime as r, referee.cli; r.Cluster(r.cluster.ClusterConfig())"
+    code = f"{use}; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -35,7 +35,8 @@ def ray_start(*options: str, token: Path) -> subprocess.Popen[bytes]:
     """As in docs/cluster.md, with an address of its own and little memory."""
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
     small = ["--num-cpus=1", "--object-store-memory=100000000"]
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                 "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "2"}  # fmt: skip
     return subprocess.Popen(
         [*command, *small, *options], env={**os.environ, **variables},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The driver of test_two_nodes: places an env worker on one node and a reward worker on the other, and prints what it saw."""
+"""The driver of test_two_nodes: an env worker on one node, a reward worker on the other; prints what it saw."""
 
 from __future__ import annotations
 

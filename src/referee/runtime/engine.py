@@ -84,9 +84,8 @@ class Session:
         library = ray()
         _read_token()
         _knock(library, address)
-        here = (
-            {"_node_ip_address": ip} if ip.startswith("127.") and ip != LOOPBACK else {}
-        )  # several nodes, one machine
+        several_here = ip.startswith("127.") and ip != LOOPBACK  # nodes on one machine, each with its own address
+        here = {"_node_ip_address": ip} if several_here else {}
         self._init(library, address=address, **here)
 
     def _init(self, library: Any, **options: Any) -> None:
@@ -167,7 +166,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """The same for this process, where Ray has read the variable at its import."""
-    constants = importlib.import_module("ray._private.ray_constants")
+    constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
     try:
