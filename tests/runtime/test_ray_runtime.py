@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,6 +170,26 @@ def test_errors_keep_their_type_and_name_the_rank(envs: Group) -> None:
 def test_an_error_while_it_is_made(cluster: Cluster) -> None:
     with pytest.raises(TypeError, match="nonsense"):
         WorkerGroup(Counter, nonsense=1).launch(cluster, "env")
+
+
+def test_what_a_node_lacks_is_one_clear_line(cluster: Cluster, envs: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    exec("class Lonely:\n    def __init__(self, rank): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    line = r"^env rank 0 on node 0 .* cannot read what it is sent.*No module named 'only_here'\): install the same"
+    with pytest.raises(ClusterError, match=line):
+        WorkerGroup(module.Lonely).launch(cluster, "env")
+    with pytest.raises(ClusterError, match=r"^env rank 0 .*: install the same version"):
+        envs.same(module.Lonely(None)).wait(timeout=20)
+
+
+def test_closing_lets_each_worker_close(cluster: Cluster, tmp_path: Path) -> None:
+    """The one that died cannot; that holds up no other."""
+    group = WorkerGroup(Counter, closing=str(tmp_path / "closed")).launch(cluster, "env")
+    os.kill(group.pid().wait()[0], signal.SIGKILL)
+    group.close()
+    group.close()
+    assert (tmp_path / "closed").read_text() == "1\n"
 
 
 def test_late_answers_are_refused_and_can_still_be_had(envs: Group) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,25 @@ from referee.runtime import Channel, Rank
 class Counter:
     """Counts, waits, fails, and hands things back."""
 
-    def __init__(self, rank: Rank, start: int = 0, closed: list[int] | None = None, born: str | None = None) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        start: int = 0,
+        *,
+        closed: list[int] | None = None,
+        born: str | None = None,
+        closing: str | None = None,
+    ) -> None:
         self.rank = rank
         self.count = start + rank.rank
         self._closed = closed
-        if born is not None:
-            with open(born, "a") as file:  # noqa: PTH123
-                file.write(f"{rank.rank}\n")
+        self._closing = closing
+        self._note(born)
+
+    def _note(self, path: str | None) -> None:
+        if path is not None:
+            with Path(path).open("a") as file:
+                file.write(f"{self.rank.rank}\n")
 
     def add(self, amount: int) -> int:
         self.count += amount
@@ -62,8 +75,8 @@ class Counter:
     def look(self, array: np.ndarray) -> tuple[int, bool, bool]:
         """(sum, whether it can be written to, whether it lies in the store's shared memory)."""
         address = array.__array_interface__["data"][0]
-        with open("/proc/self/maps") as file:  # noqa: PTH123
-            spans = [line.split()[0].split("-") for line in file if "plasma" in line or "/dev/shm" in line]
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        spans = [line.split()[0].split("-") for line in maps if "plasma" in line or "/dev/shm" in line]
         inside = any(int(low, 16) <= address < int(high, 16) for low, high in spans)
         return int(array.sum()), array.flags.writeable, inside
 
@@ -90,6 +103,7 @@ class Counter:
         self.count = count
 
     def close(self) -> None:
+        self._note(self._closing)
         if self._closed is not None:
             self._closed.append(self.rank.rank)
 

@@ -48,7 +48,7 @@ class Cluster:
     @property
     def remote(self) -> bool:
         """Whether workers are Ray actors."""
-        return self._session is not None
+        return self.config.backend == "ray"
 
     def channel(self, name: str, capacity: int = 8) -> Channel:
         """A new channel that holds up to `capacity` items per tag."""

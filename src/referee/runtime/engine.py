@@ -25,7 +25,7 @@ PATIENCE = 5.0
 """Seconds that a head has to take a connection."""
 GET_TOKEN = "copy the head's token here and set cluster.token_path or RAY_AUTH_TOKEN_PATH"
 LOOPBACK = "127.0.0.1"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1", "RAY_AUTH_MODE": "token"}
 
 
 def ray() -> Any:
@@ -96,7 +96,7 @@ class Session:
             library.init(configure_logging=False, log_to_driver=False, namespace="referee", **options)
         except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ClusterError(f"Ray did not start ({reason}): see /tmp/ray/session_latest/logs") from error
+            raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
 

@@ -183,7 +183,7 @@ class LocalGroup(Group):
             for worker in self._workers.values():
                 if hasattr(worker, "close"):
                     stack.callback(worker.close)
-        self._workers = {}
+        self._workers.clear()
 
 
 class LocalCall(Call):

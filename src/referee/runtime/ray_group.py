@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from referee.errors import RefereeError, TimedOut, WorkerDied
+from referee.errors import ClusterError, RefereeError, TimedOut, WorkerDied
 from referee.runtime.engine import pinned, ray
 from referee.runtime.group import Call, Group, Shared, WorkerGroup, unwrapped
 from referee.runtime.placement import Rank
@@ -73,9 +73,14 @@ class Shell:
         except Exception as error:
             return Failure.of(error), None
 
-    def has(self, method: str) -> tuple[Failure | None, bool]:
-        """Whether the worker has such a method."""
-        return None, hasattr(self._worker, method)
+    def close(self) -> str | None:
+        """Let the worker close what it has open; what went wrong with that."""
+        try:
+            if hasattr(self._worker, "close"):
+                self._worker.close()
+        except Exception:
+            return traceback.format_exc()
+        return None
 
 
 @dataclass
@@ -142,22 +147,15 @@ class RayGroup(Group):
 
     def close(self) -> None:
         """See Group."""
-        library = ray()
-        asked = [member.actor.has.remote("close") for member in self._members.values()]
-        with contextlib.suppress(library.exceptions.RayError):
-            having = [yes for _, yes in self._answers(asked)]
-            closing = [
-                member.actor.call.remote("close")
-                for member, yes in zip(self._members.values(), having, strict=True)
-                if yes
-            ]
-            for failure, _ in self._answers(closing):
-                if failure is not None:
-                    _log.warning("%s did not close well: %s", self.name, failure.trace)
+        end = time.monotonic() + CLOSING
+        asked = [(member, member.actor.close.remote()) for member in self._members.values()]
+        for member, answer in asked:
+            with contextlib.suppress(ray().exceptions.RayError):  # it is dead, or too busy to answer
+                trace = ray().get(answer, timeout=max(0.0, end - time.monotonic()))
+                if trace:
+                    _log.warning("%s did not close well:\n%s", self._name(member), trace)
         self._kill()
-
-    def _answers(self, asked: Sequence[Any]) -> Any:
-        return ray().get(list(asked), timeout=CLOSING)
+        self._members.clear()
 
     def _kill(self) -> None:
         for member in self._members.values():
@@ -191,6 +189,8 @@ class RayGroup(Group):
             raise NodeGone(f"{self._name(member)} cannot be made, the node is gone: start Ray there again") from error
         except errors.RayActorError as error:
             raise WorkerDied(f"{self._name(member)} died while it was made ({_reason(error)})") from error
+        except errors.RayTaskError as error:
+            raise self._unreadable(member, error) from error
         if failure is not None:
             failure.raise_at(member.rank, self.name)
 
@@ -232,6 +232,14 @@ class RayGroup(Group):
         rank = member.rank
         return f"{self.name} rank {rank.rank} on node {rank.node} ({self._nodes[rank.node].address})"
 
+    def _unreadable(self, member: Member, error: Exception) -> ClusterError:
+        """A worker catches what its own code raises; what is left is what could not be read or written on the way."""
+        last = str(error).strip().splitlines()[-1]
+        return ClusterError(
+            f"{self._name(member)} cannot read what it is sent, or send what it has ({last}): "
+            "install the same version of everything on each node, and send what can be pickled"
+        )
+
     # --- calls ---
 
     def _submit(self, member: Member, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pending:
@@ -261,6 +269,8 @@ class RayGroup(Group):
                     ) from error
                 pending = self._submit(pending.member, pending.method, pending.args, pending.kwargs)
                 continue
+            except errors.RayTaskError as error:
+                raise self._unreadable(pending.member, error) from error
             if failure is not None:
                 failure.raise_at(pending.member.rank, self.name)
             return pending
