@@ -15,6 +15,7 @@ from tests.runtime.workers import Counter, pump
 from referee.config.cluster import ClusterConfig, PlacementConfig
 from referee.errors import ChannelClosed, ConfigError, RefereeError, TimedOut
 from referee.runtime import Cluster, Rank, WorkerGroup
+from referee.runtime.channel import is_small
 
 
 @pytest.fixture
@@ -147,6 +148,17 @@ def test_a_slow_taker_holds_up_the_giver(cluster: Cluster) -> None:
     channel = cluster.channel("c", capacity=2)
     most = pump(channel, items=20)
     assert most <= 3  # two in the channel, one in the hand
+
+
+@pytest.mark.parametrize(
+    ("item", "small"),
+    [(None, True), (3, True), (np.float32(1), True), ("x" * 1000, True), (b"x" * 70_000, False),
+     (np.zeros(8192), True), (np.zeros(8193), False), (np.array([object()]), False),
+     ({"env": 3, "action": np.zeros(7)}, True), ([1] * 17, False), (("a", {"b": [np.zeros(100_000)]}), False),
+     (object(), False)],
+)  # fmt: skip
+def test_what_is_small(item: object, small: bool) -> None:
+    assert is_small(item) is small
 
 
 # Ray stays outside

@@ -31,11 +31,11 @@ class Nodes:
     other: subprocess.Popen[bytes]
 
 
-def ray_start(*options: str, token: Path) -> subprocess.Popen[bytes]:
+def ray_start(*options: str, token: Path, mode: str = "token") -> subprocess.Popen[bytes]:
     """As in docs/cluster.md, with an address of its own and little memory."""
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
     small = ["--num-cpus=1", "--object-store-memory=100000000"]
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+    variables = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
                  "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "2"}  # fmt: skip
     return subprocess.Popen(
         [*command, *small, *options], env={**os.environ, **variables},
@@ -44,12 +44,20 @@ def ray_start(*options: str, token: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    token = tmp_path / "token"
-    write_token(token)
+def token(tmp_path: Path) -> Path:
+    write_token(tmp_path / "token")
+    return tmp_path / "token"
+
+
+def free_port(host: str) -> int:
     with socket.socket() as free:
-        free.bind(("127.0.0.2", 0))
-        port = free.getsockname()[1]
+        free.bind((host, 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def nodes(token: Path) -> Iterator[Nodes]:
+    port = free_port("127.0.0.2")
     address = f"127.0.0.2:{port}"
     started = descendants(os.getpid())
     head = ray_start("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.2",
@@ -85,7 +93,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
 
 
-def run(nodes: Nodes, *command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str) -> subprocess.CompletedProcess[str]:
     variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     return subprocess.run(
         [sys.executable, *command], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
@@ -103,11 +111,11 @@ def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
     check = ["-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray", "cluster.num_nodes=2",
              f"cluster.address={nodes.address}", f"cluster.token_path={nodes.token}"]  # fmt: skip
     patience = time.monotonic() + 60
-    while (done := run(nodes, *check)).returncode and time.monotonic() < patience:
+    while (done := run(*check)).returncode and time.monotonic() < patience:
         # The other node is on its way: until it is up, that is what is said.
         assert "cluster.num_nodes is 2, but 1 is up: start Ray on the others" in done.stderr
     assert "2 of 2 nodes are up, and hold it." in done.stdout
-    done = run(nodes, "-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), str(raylet(nodes.other)))
+    done = run("-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), str(raylet(nodes.other)))
     assert done.returncode == 0, done.stderr
     saw = json.loads(done.stdout.splitlines()[-1])
     assert saw["nodes"] == ["127.0.0.2", "127.0.0.3"]
@@ -116,3 +124,24 @@ def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
     assert all_gone(set(saw["pids"]))
     assert saw["replaced"] == [0] and saw["reward goes on"] == [0]
     assert saw["gone"] == ("env rank 0 on node 1 (127.0.0.3) cannot be made, the node is gone: start Ray there again")
+
+
+def test_a_head_that_asks_for_no_token_is_refused(token: Path) -> None:
+    port = free_port("127.0.0.4")
+    started = descendants(os.getpid())
+    head = ray_start("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.4",
+                     token=token, mode="disabled")  # fmt: skip
+    try:
+        address = f"127.0.0.4:{port}"
+        wait_for(address)
+        done = run("-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray",
+                   f"cluster.address={address}", f"cluster.token_path={token}")  # fmt: skip
+        pids = descendants(os.getpid()) - started
+    finally:
+        end(head)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"referee: cluster.address: {address} asks for no token, so anybody can run anything there: "
+        "start Ray on each machine with RAY_AUTH_MODE=token\n"
+    )
+    assert all_gone(pids)

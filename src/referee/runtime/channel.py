@@ -9,6 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+import numpy as np
+
 from referee.errors import ChannelClosed, ClusterError, TimedOut, WorkerDied
 from referee.runtime.engine import pinned, ray
 
@@ -16,6 +18,8 @@ GRACE = 10.0
 """Seconds beyond a time-out that the queue's own process has to say so."""
 WAITERS = 1000
 """Calls that may wait in a channel at once."""
+SMALL, FEW = 65536, 16
+"""Bytes, and entries, of an item that is handed over as it is."""
 EMPTY, FULL, CLOSED = "empty", "full", "closed"
 
 
@@ -104,28 +108,48 @@ class LocalChannel:
             self._changed.notify_all()
 
 
+Parcel = tuple[bool, list[Any]]
+"""Whether the item itself is inside, and the item, or Ray's reference to it."""
+
+
+def is_small(item: Any, most: int = SMALL) -> bool:
+    """Whether an item is quicker to hand over than to share: numbers, short texts and arrays, a few of them."""
+    match item:
+        case None | bool() | int() | float() | np.generic():
+            return True
+        case str() | bytes():
+            return len(item) <= most
+        case np.ndarray():
+            return item.nbytes <= most and not item.dtype.hasobject
+        case list() | tuple():
+            return len(item) <= FEW and all(is_small(each, most // FEW) for each in item)
+        case dict():
+            return is_small([*item.keys(), *item.values()], most)
+    return False
+
+
 class _Keeper:
-    """The Ray actor behind a channel. It holds references: what they stand for stays where it was made."""
+    """The Ray actor behind a channel. What is not small is a reference: the item itself stays where it was made."""
 
     def __init__(self, capacity: int) -> None:
         self._shelf = _Shelf(capacity)
         self._changed = asyncio.Condition()
 
-    async def put(self, tag: Hashable, reference: list[Any], timeout: float | None) -> str | None:
+    async def put(self, tag: Hashable, parcel: Parcel, timeout: float | None) -> str | None:
         async with self._changed:
             await self._wait(lambda: self._shelf.why_not_put(tag) != FULL, timeout)
             why = self._shelf.why_not_put(tag)
             if why is None:
-                self._shelf.put(tag, reference)
+                self._shelf.put(tag, parcel)
                 self._changed.notify_all()
             return why
 
-    async def get(self, tag: Hashable, timeout: float | None) -> tuple[str | None, list[Any]]:
+    async def get(self, tag: Hashable, timeout: float | None) -> tuple[str | None, Parcel]:
         async with self._changed:
             await self._wait(lambda: self._shelf.why_not_get(tag) != EMPTY, timeout)
             why = self._shelf.why_not_get(tag)
             if why is not None:
-                return why, []
+                return why, (True, [])
             self._changed.notify_all()
             return None, self._shelf.get(tag)
 
@@ -150,18 +174,19 @@ class RayChannel:
         self._keeper = ray().remote(_Keeper).options(**options).remote(capacity)
 
     def put(self, item: Any, *, tag: Hashable = None, timeout: float | None = None) -> None:
-        """See Channel. A large item is written to shared memory once; only its reference travels."""
-        reference = ray().put(item)
-        why = self._ask(self._keeper.put.remote(tag, [reference], timeout), timeout)
+        """See Channel. What is not small is written to shared memory once, and only its reference travels."""
+        small = is_small(item)
+        parcel: Parcel = (small, [item if small else ray().put(item)])
+        why = self._ask(self._keeper.put.remote(tag, parcel, timeout), timeout)
         _check(self.name, why, tag, timeout)
 
     def get(self, *, tag: Hashable = None, timeout: float | None = None) -> Any:
-        """See Channel. Arrays of an item are read-only: they lie in shared memory."""
-        why, reference = self._ask(self._keeper.get.remote(tag, timeout), timeout)
+        """See Channel. Large arrays are read-only: they lie in shared memory."""
+        why, (small, content) = self._ask(self._keeper.get.remote(tag, timeout), timeout)
         _check(self.name, why, tag, timeout)
         library = ray()
         try:
-            return library.get(reference[0])
+            return content[0] if small else library.get(content[0])
         except library.exceptions.ObjectLostError as error:
             raise WorkerDied(
                 f"channel {self.name}: the worker that put this item died, and the item with it"

@@ -9,6 +9,8 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ OLDEST = (2, 52)
 """The first Ray with token authentication."""
 PATIENCE = 5.0
 """Seconds that a head has to take a connection."""
+VISIT = 20.0
+"""Seconds that a head has to say who it is; most of them go into importing Ray."""
 GET_TOKEN = "copy the head's token here and set cluster.token_path or RAY_AUTH_TOKEN_PATH"
 LOOPBACK = "127.0.0.1"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1", "RAY_AUTH_MODE": "token"}
@@ -83,7 +87,7 @@ class Session:
         ip = _reach(address)
         library = ray()
         _read_token()
-        _knock(library, address)
+        _knock(address)
         several_here = ip.startswith("127.") and ip != LOOPBACK  # nodes on one machine, each with its own address
         here = {"_node_ip_address": ip} if several_here else {}
         self._init(library, address=address, **here)
@@ -207,13 +211,38 @@ def _reach(address: str) -> str:
         ) from error
 
 
-def _knock(library: Any, address: str) -> None:
-    """Ask the head who it is. A wrong token is refused at once here; `init` would try for 20 s and not say why."""
-    core = importlib.import_module("ray._raylet")
+def _knock(address: str) -> None:
+    """Ask the head who it is, once with our token and once with none that it knows, as a stranger would.
+
+    A wrong token is refused at once here; `init` would try for 20 s and not say why. In processes of their own, because
+    Ray complains on stderr and does not give up in time.
+    """
+    stranger = {**os.environ, "RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}
+    visits = [_visit(address, dict(os.environ)), _visit(address, stranger)]
+    ours, theirs = [_told(visit) for visit in visits]
+    if ours is None and theirs is None:
+        raise ClusterError(
+            f"cluster.address: {address} asks for no token, so anybody can run anything there: "
+            "start Ray on each machine with RAY_AUTH_MODE=token"
+        )
+    if ours is not None and "AuthenticationError" in ours:
+        raise ClusterError(f"cluster.address: {address} refuses our token: {GET_TOKEN}")
+    if ours is not None:
+        raise ClusterError(f"cluster.address: what answers at {address} is no Ray head: name the port of the head")
+
+
+def _visit(address: str, variables: dict[str, str]) -> subprocess.Popen[str]:
+    code = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    command = [sys.executable, "-c", code, address]
+    return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+
+
+def _told(visit: subprocess.Popen[str]) -> str | None:
+    """Why a visit did not succeed; None if it did."""
     try:
-        core.GcsClient(address=address)
-    except library.exceptions.AuthenticationError as error:
-        raise ClusterError(f"cluster.address: {address} refuses our token: {GET_TOKEN}") from error
-    except library.exceptions.RpcError as error:
-        reason = str(error).splitlines()[0]
-        raise ClusterError(f"cluster.address: what answers at {address} is no Ray head ({reason})") from error
+        _, said = visit.communicate(timeout=VISIT)
+    except subprocess.TimeoutExpired:
+        visit.kill()
+        _, said = visit.communicate()
+        return said
+    return said if visit.returncode else None
