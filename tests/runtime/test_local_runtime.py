@@ -7,14 +7,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.runtime.workers import Counter, pump
 
+from referee.cli import main
 from referee.config.cluster import ClusterConfig, PlacementConfig
 from referee.errors import ChannelClosed, ConfigError, RefereeError, TimedOut
-from referee.runtime import Cluster, Rank, WorkerGroup
+from referee.runtime import Cluster, Rank, WorkerGroup, engine
 from referee.runtime.channel import is_small
 
 
@@ -169,6 +171,21 @@ def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
     code = f"{use}; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [(None, "cluster.backend=ray needs ray: pip install 'referee[ray]'"),
+     (SimpleNamespace(__version__="2.40.0"), "needs ray 2.52 or newer, for its tokens; this is 2.40.0: pip install")],
+)  # fmt: skip
+def test_a_missing_or_old_ray_is_one_line(
+    module: object, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", module)
+    engine.ray.cache_clear()
+    assert main(["cluster", "check", "panda_expert", "cluster.backend=ray"]) == 2
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
 
 
 def test_only_the_engine_names_ray() -> None:

@@ -63,9 +63,10 @@ def envs(cluster: Cluster) -> Iterator[Group]:
     group.close()
 
 
-def check_from_elsewhere(*overrides: str) -> subprocess.CompletedProcess[str]:
+def check_from_elsewhere(*overrides: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray"]
-    return subprocess.run([*command, *overrides], capture_output=True, text=True, timeout=60)
+    env = {**os.environ, **variables}
+    return subprocess.run([*command, *overrides], env=env, capture_output=True, text=True, timeout=60)
 
 
 def address() -> str:
@@ -99,6 +100,14 @@ def test_a_wrong_token_is_one_clear_line_at_once(cluster: Cluster, tmp_path: Pat
         f"referee: cluster.address: {address()} refuses our token: "
         "copy the head's token here and set cluster.token_path or RAY_AUTH_TOKEN_PATH\n"
     )
+
+
+@pytest.mark.parametrize("path", ["", "/no/such/file"])
+def test_no_token_is_one_clear_line(cluster: Cluster, tmp_path: Path, path: str) -> None:
+    done = check_from_elsewhere(f"cluster.address={address()}", HOME=str(tmp_path), RAY_AUTH_TOKEN_PATH=path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("referee: there is no token for the cluster: copy the head's")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_right_token_opens(cluster: Cluster) -> None:

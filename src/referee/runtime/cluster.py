@@ -34,12 +34,12 @@ class Cluster:
         if config.backend == "local":
             self.plan = plan_here(config)
             return
-        groups = node_groups(config)
+        plan(config, [0] * config.num_nodes)  # what is wrong on any cluster is said before one is opened
         if config.address is None:
             _check_one(config)
         self._session = engine.Session(config.address, config.token_path)
         try:
-            self.nodes = ranked(engine.nodes(), groups)
+            self.nodes = ranked(engine.nodes(), node_groups(config))
             self.plan = plan(config, [node.accelerators for node in self.nodes])
         except BaseException:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import secrets
@@ -32,6 +33,7 @@ LOOPBACK = "127.0.0.1"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1", "RAY_AUTH_MODE": "token"}
 
 
+@functools.cache
 def ray() -> Any:
     """The library, or the line that installs it."""
     try:
@@ -99,7 +101,7 @@ class Session:
         try:
             library.init(configure_logging=False, log_to_driver=False, namespace="referee", **options)
         except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
@@ -139,11 +141,10 @@ def write_token(path: Path) -> None:
 
 def _token_settings(path: str | None) -> dict[str, str | None]:
     """The environment in which Ray finds the token; without a path, where it looks by itself."""
-    return (
-        {**QUIET}
-        if path is None
-        else {**QUIET, "RAY_AUTH_TOKEN_PATH": str(Path(path).resolve()), "RAY_AUTH_TOKEN": None}
-    )
+    settings: dict[str, str | None] = {**QUIET}
+    if path is not None:
+        settings |= {"RAY_AUTH_TOKEN_PATH": str(Path(path).resolve()), "RAY_AUTH_TOKEN": None}
+    return settings
 
 
 @contextlib.contextmanager
@@ -193,7 +194,11 @@ def _read_token() -> None:
     core.Config.initialize("")
     loader = core.AuthenticationTokenLoader.instance()
     loader.reset_cache()
-    if not loader.has_token():
+    try:
+        found = loader.has_token()
+    except ray().exceptions.AuthenticationError:
+        found = False
+    if not found:
         raise ClusterError(f"there is no token for the cluster: {GET_TOKEN}")
 
 

@@ -101,7 +101,10 @@ class Call(ABC):
 
 
 class Group(ABC):
-    """The workers of a launched group. `group.score(x)` is `group.call("score", x)`: a Call on every rank."""
+    """The workers of a launched group. `group.score(x)` is `group.call("score", x)`: a Call on every rank.
+
+    A method of the worker that has the name of one of the group's own (as `close`) is reached by `call`.
+    """
 
     def __init__(self, ranks: Sequence[Rank], name: str) -> None:
         self.ranks = tuple(ranks)

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from referee.errors import ClusterError, RefereeError, TimedOut, WorkerDied
@@ -88,7 +88,7 @@ class Member:
     """One rank: its present actor, and how often it was made again."""
 
     rank: Rank
-    actor: Any = None
+    actor: Any
     restarts: int = 0
     state: Any = None  # a reference to what `keep` kept
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -116,11 +116,14 @@ class RayGroup(Group):
         self._args = unwrapped(how.args, how.kwargs)
         self._nodes = cluster.nodes
         self._max_restarts = cluster.config.max_restarts
-        self._members = {rank: Member(rank) for rank in ranks}
+        self._members: dict[Rank, Member] = {}
         try:
-            started = [(member, self._start(member)) for member in self._members.values()]
-            for member, outcome in started:
-                self._started(member, outcome)
+            outcomes = {}
+            for rank in ranks:
+                actor, outcomes[rank] = self._start(rank)
+                self._members[rank] = Member(rank, actor)
+            for rank in ranks:
+                self._check_started(rank, outcomes[rank])
         except BaseException:
             self._kill()
             raise
@@ -153,20 +156,18 @@ class RayGroup(Group):
             with contextlib.suppress(ray().exceptions.RayError):  # it is dead, or too busy to answer
                 trace = ray().get(answer, timeout=max(0.0, end - time.monotonic()))
                 if trace:
-                    _log.warning("%s did not close well:\n%s", self._name(member), trace)
+                    _log.warning("%s did not close well:\n%s", self._name(member.rank), trace)
         self._kill()
         self._members.clear()
 
     def _kill(self) -> None:
         for member in self._members.values():
-            if member.actor is not None:
-                ray().kill(member.actor)
+            ray().kill(member.actor)
 
     # --- making, and making again ---
 
-    def _start(self, member: Member) -> Any:
-        """A new actor for a rank; what it answers when its worker is there."""
-        rank = member.rank
+    def _start(self, rank: Rank) -> tuple[Any, Any]:
+        """A new actor for a rank, and what it answers when its worker is there."""
         variables = dict(rank.env_vars)
         if rank.accelerator is not None:
             variables["CUDA_VISIBLE_DEVICES"] = str(rank.accelerator)
@@ -176,23 +177,24 @@ class RayGroup(Group):
             "scheduling_strategy": pinned(self._nodes[rank.node].id),
             "runtime_env": {"env_vars": variables} if variables else None,
         }
-        member.actor = ray().remote(Shell).options(**options).remote()
+        actor = ray().remote(Shell).options(**options).remote()
         args, kwargs = self._args
-        outcome, _ = member.actor.start.options(num_returns=2).remote(rank, self._how.make, *args, **kwargs)
-        return outcome
+        outcome, _ = actor.start.options(num_returns=2).remote(rank, self._how.make, *args, **kwargs)
+        return actor, outcome
 
-    def _started(self, member: Member, outcome: Any) -> None:
+    def _check_started(self, rank: Rank, outcome: Any) -> None:
+        """Wait until a worker is there, or has its state again."""
         errors = ray().exceptions
         try:
             failure = ray().get(outcome)
         except errors.ActorUnschedulableError as error:
-            raise NodeGone(f"{self._name(member)} cannot be made, the node is gone: start Ray there again") from error
+            raise NodeGone(f"{self._name(rank)} cannot be made, the node is gone: start Ray there again") from error
         except errors.RayActorError as error:
-            raise WorkerDied(f"{self._name(member)} died while it was made ({_reason(error)})") from error
+            raise WorkerDied(f"{self._name(rank)} died while it was made ({_reason(error)})") from error
         except errors.RayTaskError as error:
-            raise self._unreadable(member, error) from error
+            raise self._unreadable(rank, error) from error
         if failure is not None:
-            failure.raise_at(member.rank, self.name)
+            failure.raise_at(rank, self.name)
 
     def revive(self, pending: Pending, error: Exception) -> None:
         """Make the worker of a call again, unless somebody else has done so since."""
@@ -202,41 +204,41 @@ class RayGroup(Group):
                 ray().kill(pending.actor)
                 if member.restarts >= self._max_restarts:
                     raise WorkerDied(
-                        f"{self._name(member)} died during {pending.method} ({_reason(error)}), and was made again "
-                        f"{member.restarts} times before: see its log, or raise cluster.max_restarts"
+                        f"{self._name(member.rank)} died during {pending.method} ({_reason(error)}), and was made "
+                        f"again {member.restarts} times before: see its log, or raise cluster.max_restarts"
                     ) from error
                 member.restarts += 1
-                _log.warning("%s died (%s): made again, %d of %d", self._name(member), _reason(error),
+                _log.warning("%s died (%s): made again, %d of %d", self._name(member.rank), _reason(error),
                              member.restarts, self._max_restarts)  # fmt: skip
-                outcome = self._start(member)
                 try:
-                    self._started(member, outcome)
-                    self._restore(member)
+                    member.actor = self._again(member)  # not before it has its state: others may call it from now on
                 except NodeGone:
                     raise
                 except WorkerDied as again:
                     error = again
-                    pending = replace(pending, actor=member.actor)
-                except Exception:
-                    ray().kill(member.actor)  # so that nobody asks what was not made
-                    raise
 
-    def _restore(self, member: Member) -> None:
-        if member.state is not None:
-            again = self._submit(member, self._how.fallback.restore, (member.state,), {})
-            failure = _answer(again, None)
-            if failure is not None:
-                failure.raise_at(member.rank, self.name)
+    def _again(self, member: Member) -> Any:
+        """A new actor in the place of a dead one, with the state that was kept."""
+        actor, outcome = self._start(member.rank)
+        try:
+            self._check_started(member.rank, outcome)
+            if member.state is not None:
+                restore = self._how.fallback.restore
+                outcome, _ = actor.call.options(num_returns=2).remote(restore, member.state)
+                self._check_started(member.rank, outcome)
+        except BaseException:
+            ray().kill(actor)
+            raise
+        return actor
 
-    def _name(self, member: Member) -> str:
-        rank = member.rank
+    def _name(self, rank: Rank) -> str:
         return f"{self.name} rank {rank.rank} on node {rank.node} ({self._nodes[rank.node].address})"
 
-    def _unreadable(self, member: Member, error: Exception) -> ClusterError:
+    def _unreadable(self, rank: Rank, error: Exception) -> ClusterError:
         """A worker catches what its own code raises; what is left is what could not be read or written on the way."""
         last = str(error).strip().splitlines()[-1]
         return ClusterError(
-            f"{self._name(member)} cannot read what it is sent, or send what it has ({last}): "
+            f"{self._name(rank)} cannot read what it is sent, or send what it has ({last}): "
             "install the same version of everything on each node, and send what can be pickled"
         )
 
@@ -257,12 +259,12 @@ class RayGroup(Group):
             try:
                 failure = _answer(pending, end)
             except errors.GetTimeoutError as error:
-                who = self._name(pending.member)
+                who = self._name(pending.member.rank)
                 raise TimedOut(f"{who} has not answered {pending.method} within {timeout:g} s") from error
             except (errors.RayActorError, errors.ActorUnschedulableError) as error:
                 self.revive(pending, error)
                 if pending.method not in self._how.fallback.retry:
-                    who = self._name(pending.member)
+                    who = self._name(pending.member.rank)
                     raise WorkerDied(
                         f"{who} died during {pending.method} ({_reason(error)}), which must not be repeated; it "
                         "was made again: call it anew from a state you know, or name the method in Fallback.retry"
@@ -270,7 +272,7 @@ class RayGroup(Group):
                 pending = self._submit(pending.member, pending.method, pending.args, pending.kwargs)
                 continue
             except errors.RayTaskError as error:
-                raise self._unreadable(pending.member, error) from error
+                raise self._unreadable(pending.member.rank, error) from error
             if failure is not None:
                 failure.raise_at(pending.member.rank, self.name)
             return pending
@@ -283,19 +285,25 @@ class RayCall(Call):
         self._group = group
         self._pending = pending
 
-    def _settle(self, timeout: float | None) -> list[Any]:
-        end = None if timeout is None else time.monotonic() + timeout
+    def _settle(self, timeout: float | None, end: float | None) -> list[Any]:
         for index, each in enumerate(self._pending):
             self._pending[index] = self._group.settle(each, end, timeout)
         return [each.value for each in self._pending]
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """See Call."""
-        return list(ray().get(self._settle(timeout)))
+        end = _end(timeout)
+        values, errors = self._settle(timeout, end), ray().exceptions
+        try:
+            return list(ray().get(values, timeout=_left(end)))
+        except errors.GetTimeoutError as error:
+            raise TimedOut(f"{self._group.name}: results are done, but not here within {timeout:g} s") from error
+        except errors.ObjectLostError as error:
+            raise WorkerDied(f"{self._group.name}: a result was lost with the node that held it") from error
 
     def shared(self, timeout: float | None = None) -> list[Shared]:
         """See Call."""
-        return [Shared(value, _fetch) for value in self._settle(timeout)]
+        return [Shared(value, _fetch) for value in self._settle(timeout, _end(timeout))]
 
     def done(self) -> bool:
         """See Call."""
@@ -305,9 +313,16 @@ class RayCall(Call):
 
 
 def _answer(pending: Pending, end: float | None) -> Failure | None:
-    left = None if end is None else max(0.0, end - time.monotonic())
-    failure: Failure | None = ray().get(pending.outcome, timeout=left)
+    failure: Failure | None = ray().get(pending.outcome, timeout=_left(end))
     return failure
+
+
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.001, end - time.monotonic())
 
 
 def _fetch(reference: Any) -> Any:
