@@ -18,6 +18,7 @@ from referee.config.cluster import ClusterConfig, PlacementConfig
 from referee.errors import ChannelClosed, ConfigError, RefereeError, TimedOut
 from referee.runtime import Cluster, Rank, WorkerGroup, engine
 from referee.runtime.channel import is_small
+from referee.runtime.ray_group import device
 
 
 @pytest.fixture
@@ -161,6 +162,10 @@ def test_a_slow_taker_holds_up_the_giver(cluster: Cluster) -> None:
 )  # fmt: skip
 def test_what_is_small(item: object, small: bool) -> None:
     assert is_small(item) is small
+
+
+def test_an_accelerator_is_one_of_those_that_the_node_may_use() -> None:
+    assert [device(1, None), device(1, ""), device(1, "4,6"), device(0, "GPU-a, GPU-b")] == ["1", "1", "6", "GPU-a"]
 
 
 # Ray stays outside

@@ -20,7 +20,7 @@ from tests.runtime.workers import Counter, pump
 from referee.cli import main
 from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig
 from referee.errors import ChannelClosed, ClusterError, RefereeError, TimedOut, WorkerDied
-from referee.runtime import Cluster, Fallback, WorkerGroup
+from referee.runtime import Cluster, Fallback, Rank, WorkerGroup
 from referee.runtime.group import Group
 
 pytest.importorskip("ray")
@@ -158,6 +158,9 @@ def test_calls_reach_every_rank(envs: Group) -> None:
 def test_variables_and_devices_are_those_of_the_plan(cluster: Cluster) -> None:
     group = WorkerGroup(Counter).launch(cluster, "reward", "RewardGroup")
     assert group.variable("REFEREE_TEST").wait() == ["yes"]
+    third = WorkerGroup(Counter).launch(cluster, [Rank("actor", accelerator=3)])
+    assert third.variable("CUDA_VISIBLE_DEVICES").wait() == ["3"]
+    third.close()
     with pytest.raises(RefereeError, match=r"^RewardGroup rank 0: the lens is dirty$"):
         group.fail(RefereeError("the lens is dirty")).wait()
     group.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from referee.errors import ClusterError, RefereeError, TimedOut, WorkerDied
 from referee.runtime.engine import pinned, ray
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 CLOSING = 5.0
 """Seconds that workers have to close what they have open."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class NodeGone(WorkerDied):
@@ -45,7 +47,7 @@ class Failure:
             error = RuntimeError(f"{type(error).__name__}: {error}")
         return Failure(error, traceback.format_exc())
 
-    def raise_at(self, rank: Rank, name: str) -> None:
+    def raise_at(self, rank: Rank, name: str) -> NoReturn:
         """Raise it here as its own type. An expected error names the rank; any other brings its traceback along."""
         where = f"{name} rank {rank.rank}"
         if isinstance(self.error, RefereeError):
@@ -59,7 +61,9 @@ class Shell:
     """The Ray actor around a worker. Each answer is (what went wrong, the result): only the first is always fetched."""
 
     def start(self, rank: Rank, make: Any, *args: Any, **kwargs: Any) -> tuple[Failure | None, Any]:
-        """Make the worker."""
+        """Make the worker; it sees no other accelerator than its own."""
+        if rank.accelerator is not None:
+            os.environ[VISIBLE] = device(rank.accelerator, os.environ.get(VISIBLE))
         try:
             self._worker = make(rank, *args, **kwargs)
         except Exception as error:
@@ -81,6 +85,11 @@ class Shell:
         except Exception:
             return traceback.format_exc()
         return None
+
+
+def device(accelerator: int, visible: str | None) -> str:
+    """The CUDA name of a node's accelerator, where the node may have been started with some of them alone."""
+    return visible.split(",")[accelerator].strip() if visible else str(accelerator)
 
 
 @dataclass
@@ -169,8 +178,6 @@ class RayGroup(Group):
     def _start(self, rank: Rank) -> tuple[Any, Any]:
         """A new actor for a rank, and what it answers when its worker is there."""
         variables = dict(rank.env_vars)
-        if rank.accelerator is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = str(rank.accelerator)
         options: dict[str, Any] = {
             "num_cpus": 0,  # the plan says what goes where, not Ray's counting of cores
             "max_restarts": 0,
