@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python benchmarks/reward_training.py
 	$(BIN)/python benchmarks/scoring_speed.py
 	$(BIN)/python benchmarks/serve_speed.py
+	$(BIN)/python benchmarks/runtime_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/gates.py

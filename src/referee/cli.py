@@ -48,6 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(verb=_config_show)
     config_verbs.add_parser("list", help="all presets").set_defaults(verb=_config_list)
 
+    cluster = verbs.add_parser("cluster", help="where workers run")
+    cluster_verbs = cluster.add_subparsers(required=True, metavar="check")
+    placed = cluster_verbs.add_parser("check", help="the planned placement, and whether the cluster can hold it")
+    _preset_arguments(placed)
+    placed.set_defaults(verb=_cluster_check)
+
     verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
@@ -228,6 +234,14 @@ def _config_list(arguments: argparse.Namespace) -> None:
     from referee.config import list_presets
 
     print(list_presets())
+
+
+def _cluster_check(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runtime.check import check
+
+    check(_load(arguments).config.cluster, Console())
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

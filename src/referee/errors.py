@@ -15,3 +15,19 @@ class ActionError(RefereeError, ValueError):
 
 class MissingDependency(RefereeError, ImportError):
     """A library or system package is missing; the message holds the line that installs it."""
+
+
+class ClusterError(RefereeError):
+    """A Ray cluster cannot be reached, or is not what the configuration says."""
+
+
+class WorkerDied(RefereeError):
+    """A worker's process ended, and the call under way must not be made twice."""
+
+
+class TimedOut(RefereeError, TimeoutError):
+    """Nobody answered in time."""
+
+
+class ChannelClosed(RefereeError):
+    """A channel will take and give nothing more."""

@@ -21,6 +21,7 @@ class Key:
     tag: bool = False
     single: bool = False
     by: tuple[str, Mapping[str, type]] | None = None
+    short: str | None = None
 
 
 def key(
@@ -34,6 +35,7 @@ def key(
     tag: bool = False,
     single: bool = False,
     by: tuple[str, Mapping[str, type]] | None = None,
+    short: str | None = None,
 ) -> Any:
     """Declare one key.
 
@@ -45,8 +47,11 @@ def key(
     tag: the value of this key chooses the dataclass of its section (see EnvConfig).
     single: a list that may also be given as its only entry, without brackets.
     by: for a section, another key and the dataclasses that its values choose; the first one is taken otherwise.
+    short: for a mapping of sections, the key of an entry that is given as a single value.
+
+    A key is a scalar, a list of scalars, a section, a list of sections, or a mapping of sections under any names.
     """
-    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by)}
+    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by, short)}
     if isinstance(default, type):
         return field(default_factory=default, metadata=meta)
     return field(default=default, metadata=meta)

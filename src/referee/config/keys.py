@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
@@ -17,7 +17,7 @@ from referee.config.schema import Config
 
 @dataclass(frozen=True)
 class Spec:
-    """One key as the schema declares it: a section (with its `classes`), a scalar or a list of scalars."""
+    """One key as the schema declares it: a section (with its `classes`), a scalar, or a list or mapping of either."""
 
     key: Key
     default: Any
@@ -25,6 +25,13 @@ class Spec:
     many: bool
     scalar: type
     classes: tuple[type, ...]
+    others: tuple[type, ...] = ()  # types that a scalar may have, too
+    named: bool = False  # a mapping of sections under any names
+
+    @property
+    def entries(self) -> bool:
+        """Whether it holds any number of sections, by name or by index."""
+        return bool(self.classes) and (self.many or self.named)
 
     @property
     def tag(self) -> str | None:
@@ -48,10 +55,11 @@ def specs(cls: type) -> dict[str, Spec]:
 def _spec(hint: Any, key: Key, default: Any) -> Spec:
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     kinds = tuple(part for part in parts if part is not types.NoneType)
-    many = typing.get_origin(kinds[0]) is tuple
-    scalar = typing.get_args(kinds[0])[0] if many else kinds[0]
-    classes = kinds if is_dataclass(kinds[0]) else ()
-    return Spec(key, default, len(kinds) < len(parts), many, scalar, classes)
+    many, named = (typing.get_origin(kinds[0]) is kind for kind in (tuple, Mapping))
+    if many or named:
+        kinds = (typing.get_args(kinds[0])[1 if named else 0],)
+    classes, others = (kinds, ()) if is_dataclass(kinds[0]) else ((), kinds[1:])
+    return Spec(key, default, types.NoneType in parts, many, kinds[0], classes, others, named)
 
 
 def is_required(spec: Spec) -> bool:
@@ -64,7 +72,7 @@ def walk(cls: type, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
     for name, spec in specs(cls).items():
         yield (*path, name), spec
         for child in spec.classes:
-            yield from walk(child, (*path, name))
+            yield from walk(child, (*path, name, "*") if spec.entries else (*path, name))
 
 
 @cache

@@ -51,10 +51,17 @@ def dotted(path: Iterable[str]) -> str:
 
 
 def flatten(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All leaves of a nested tree; lists, nulls and empty sections are leaves."""
+    """All leaves of a nested tree; lists, nulls and empty sections are leaves.
+
+    A list of sections is a section with the names 0, 1, …; an empty list goes ahead and clears an older one away.
+    """
     if isinstance(node, dict) and node:
         for name, child in node.items():
             yield from flatten(child, (*path, str(name)))
+    elif isinstance(node, list) and node and all(isinstance(child, dict) for child in node):
+        yield path, []
+        for index, child in enumerate(node):
+            yield from flatten(child, (*path, str(index)))
     else:
         yield path, node
 
@@ -73,6 +80,11 @@ def nest(leaves: Leaves) -> dict[str, Any]:
 def under(leaves: Leaves, prefix: Path) -> list[Path]:
     """Paths strictly below `prefix`."""
     return [path for path in leaves if len(path) > len(prefix) and path[: len(prefix)] == prefix]
+
+
+def names_below(leaves: Leaves, prefix: Path) -> list[str]:
+    """The names right below `prefix`, each once."""
+    return list(dict.fromkeys(path[len(prefix)] for path in under(leaves, prefix)))
 
 
 def is_interpolation(value: Any) -> bool:

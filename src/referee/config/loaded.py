@@ -30,6 +30,8 @@ class Loaded:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and value and isinstance(value[0], dict):  # a list of sections, as keys are written
+        value = {str(index): entry for index, entry in enumerate(value)}
     if isinstance(value, dict):
         return {name: _plain(child) for name, child in value.items()}
     return list(value) if isinstance(value, tuple) else value

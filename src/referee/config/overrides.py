@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from referee.config.keys import known_keys
 from referee.config.leaves import COMMAND_LINE, Leaf, Leaves, Path, dotted, flatten, put, remove
@@ -72,14 +72,10 @@ def apply(values: Sequence[Override], leaves: Leaves, translate: Translator, roo
         if override.is_delete():
             _delete(override, translate.target(path), leaves, root)
             continue
-        for here, value in _leaves_of(override.value(), path):
+        for here, value in flatten(override.value(), path):
             translated = translate(here, Leaf(value, COMMAND_LINE))
             if translated is not None:
                 put(leaves, *translated)
-
-
-def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    return flatten(value, path) if isinstance(value, dict) else iter([(path, value)])
 
 
 def _delete(override: Override, path: Path, leaves: Leaves, root: type) -> None:

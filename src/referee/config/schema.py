@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from referee.config.cluster import ClusterConfig
 from referee.config.declare import REQUIRED, key
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 
@@ -460,3 +461,4 @@ class Config:
     actor: ActorConfig | RewardActorConfig = key(
         ActorConfig, "who learns", by=("runner.recipe", {"train_reward": RewardActorConfig})
     )
+    cluster: ClusterConfig = key(ClusterConfig, "where workers run")

@@ -154,7 +154,7 @@ ROWS: tuple[Row, ...] = (
     ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
     *(
         Row(old, None, "003", because="training runs here, in actor.num_processes processes", recipe=LEARNS)
-        for old in ("reward.group_name", "cluster.num_nodes", "cluster.component_placement.*")
+        for old in ("reward.group_name",)
     ),
     ignored("reward.gpu_id", "the device is found by itself", "003"),
     moved("runner.output_dir", "runner.logger.output_dir", "003"),

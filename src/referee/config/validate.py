@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from referee.config.declare import Key
-from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs
-from referee.config.leaves import DEFAULT, Leaf, Leaves, Path, dotted, under
+from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs, walk
+from referee.config.leaves import DEFAULT, Leaf, Leaves, Path, dotted, names_below, under
 from referee.errors import ConfigError
 
 T = TypeVar("T")
@@ -27,6 +27,8 @@ QUOTED = {
 
 def complete(leaves: Leaves, root: type) -> Leaves:
     """Refuse keys that the schema does not know, then add its defaults; the order is the schema's."""
+    short = {path: spec.key.short for path, spec in walk(root) if spec.key.short}
+    leaves = {_in_full(path, leaf, short): leaf for path, leaf in leaves.items()}
     for path, leaf in leaves.items():
         _check_known(path, leaf, leaves, root)
     return _with_defaults(leaves, root, ())
@@ -43,7 +45,12 @@ def _values(cls: type, leaves: Leaves, path: Path) -> dict[str, Any]:
         here = (*path, name)
         if here in leaves:
             leaf = leaves[here]
-            values[name] = None if spec.classes else _checked(here, leaf, spec)
+            empty = () if spec.many and leaf.value is not None else None
+            values[name] = empty if spec.classes else _checked(here, leaf, spec)
+        elif spec.entries:
+            cls = spec.classes[0]
+            entries = {entry: cls(**_values(cls, leaves, (*here, entry))) for entry in _entries(leaves, here, spec)}
+            values[name] = tuple(entries.values()) if spec.many else entries
         else:
             chosen = class_of(spec, leaves, here)
             values[name] = chosen(**_values(chosen, leaves, here))
@@ -71,33 +78,58 @@ def chosen_keys(root: type, leaves: Leaves, path: Path = ()) -> Iterator[tuple[P
     for name, spec in specs(root).items():
         here = (*path, name)
         yield here, spec
-        if spec.classes:
+        if spec.entries:
+            for entry in names_below(leaves, here):
+                yield (*here, entry), spec
+                yield from chosen_keys(spec.classes[0], leaves, (*here, entry))
+        elif spec.classes:
             yield from chosen_keys(class_of(spec, leaves, here), leaves, here)
 
 
+def _in_full(path: Path, leaf: Leaf, short: Mapping[Path, str]) -> Path:
+    """The path of a leaf; that of an entry which is given as a single value goes on to the key that it means."""
+    single = path[:-1] in short and leaf.value is not None and leaf.value != {}
+    return (*path, short[path[:-1]]) if single else path
+
+
 def _check_known(path: Path, leaf: Leaf, leaves: Leaves, root: type) -> None:
-    cls = root
-    for depth, name in enumerate(path):
-        spec = specs(cls).get(name)
-        here = path[: depth + 1]
+    cls, depth = root, 0
+    while depth < len(path):
+        spec = specs(cls).get(path[depth])
+        depth += 1
+        here = path[:depth]
         if spec is None or (here != path and not spec.classes):
             raise _unknown(path, here, leaf, root, spec)
         if not spec.classes:
             return
-        if here == path:
+        depth += spec.entries  # the entry's name may be any
+        if depth >= len(path):
             _check_section(path, leaf, spec)
             return
         cls = class_of(spec, leaves, here)
 
 
 def _check_section(path: Path, leaf: Leaf, spec: Spec) -> None:
-    if leaf.value == {} or (leaf.value is None and spec.optional):
+    if leaf.value == {} or (leaf.value is None and spec.optional) or (spec.many and leaf.value in ([], ())):
         return
     if leaf.value is None:
         raise ConfigError(f"{dotted(path)} ({leaf.origin}) is empty: remove the line or give it keys")
     names = ", ".join(list(specs(spec.classes[0]))[:4])
     group = f", or choose a group, as {path[0]}@{dotted(path)}=NAME" if spec.tag else ""
-    raise _wrong(path, leaf, f"is a section with keys ({names}, …)", f": set its keys{group}")
+    several = "a list of sections, each" if spec.many else "a mapping of names to sections, each"
+    kind = several if spec.entries else "a section"
+    raise _wrong(path, leaf, f"is {kind} with keys ({names}, …)", f": set its keys{group}")
+
+
+def _entries(leaves: Leaves, path: Path, spec: Spec) -> list[str]:
+    """The names of the entries of a key that holds several; those of a list are 0, 1, …"""
+    names = names_below(leaves, path)
+    if not spec.many:
+        return names
+    for name in names:
+        if name not in map(str, range(len(names))):
+            raise ConfigError(f"{dotted((*path, name))} leaves a gap: {dotted(path)} is a list, number it from 0")
+    return sorted(names, key=int)
 
 
 def _unknown(path: Path, here: Path, leaf: Leaf, root: type, spec: Spec | None) -> ConfigError:
@@ -127,7 +159,12 @@ def _with_defaults(leaves: Leaves, cls: type, path: Path) -> Leaves:
     for name, spec in specs(cls).items():
         here = (*path, name)
         leaf = leaves.get(here)
-        if spec.classes and (not spec.optional or under(leaves, here) or (leaf is not None and leaf.value == {})):
+        if spec.entries and names_below(leaves, here):
+            for entry in _entries(leaves, here, spec):
+                full |= _with_defaults(leaves, spec.classes[0], (*here, entry))
+        elif spec.entries:
+            full[here] = Leaf(spec.default, DEFAULT) if leaf is None else leaf
+        elif spec.classes and (not spec.optional or under(leaves, here) or (leaf is not None and leaf.value == {})):
             full |= _with_defaults(leaves, class_of(spec, leaves, here), here)
         elif leaf is None and is_required(spec):
             raise ConfigError(f"{dotted(here)} is missing: set it {_to(spec)}")
@@ -188,7 +225,7 @@ def _typed(path: Path, leaf: Leaf, spec: Spec) -> Any:
     value: Any = leaf.value
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1e300 else math.inf
-    if type(value) is not kind:
+    if type(value) is not kind and type(value) not in spec.others:
         entries = f"hold {PLURALS[kind]}" if spec.many else f"be {NAMES[kind]}{' or null' if spec.optional else ''}"
         raise _wrong(path, leaf, f"must {entries}", _type_hint(path[-1], value, kind))
     if isinstance(value, float) and not math.isfinite(value):

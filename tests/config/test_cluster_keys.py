@@ -1,0 +1,111 @@
+"""The cluster section: names of one's own, lists of sections, and the documents' spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from referee.config import load, show, to_yaml
+from referee.config.cluster import HardwareConfig, HardwareUnitConfig, NodeGroupConfig, PlacementConfig
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+Error = Callable[..., str]
+Mine = Callable[[str], str]
+
+DOCUMENT_004 = """\
+cluster:
+  num_nodes: 2
+  component_placement:
+    env:
+      node_group: franka
+      placement: 0
+    reward:
+      node_group: "4090"
+      placement: 0
+    actor,rollout: 0-3
+  node_groups:
+  - label: "4090"
+    node_ranks: 0
+  - label: franka
+    node_ranks: 1
+    hardware:
+      type: Franka
+      configs:
+      - robot_ip: ROBOT_IP
+        node_rank: 1
+"""
+
+
+def test_the_cluster_of_004(mine: Mine) -> None:
+    cluster = load(mine(DOCUMENT_004), ["cluster.node_groups.1.hardware.configs.0.robot_ip=172.16.0.2"]).config.cluster
+    assert (cluster.backend, cluster.num_nodes) == ("local", 2)
+    assert cluster.component_placement == {
+        "env": PlacementConfig(node_group="franka", placement=0),
+        "reward": PlacementConfig(node_group="4090", placement=0),
+        "actor,rollout": PlacementConfig(placement="0-3"),
+    }
+    arm = HardwareUnitConfig(robot_ip="172.16.0.2", node_rank=1)
+    assert cluster.node_groups == (
+        NodeGroupConfig(label="4090", node_ranks=0),
+        NodeGroupConfig(label="franka", node_ranks=1, hardware=HardwareConfig(type="Franka", configs=(arm,))),
+    )
+
+
+def test_each_value_has_its_source(mine: Mine) -> None:
+    loaded = load(mine(DOCUMENT_004), ["cluster.component_placement.env=all"])
+    assert loaded.sources["cluster.component_placement.env.placement"] == "command line"
+    assert loaded.sources["cluster.component_placement.reward.placement"] == "mine.yaml"
+    assert loaded.sources["cluster.node_groups.1.hardware.configs.0.robot_ip"] == "mine.yaml"
+    assert loaded.config.cluster.component_placement["env"] == PlacementConfig(placement="all")
+
+
+def test_a_list_replaces_a_list(mine: Mine) -> None:
+    loaded = load(mine(DOCUMENT_004), ["cluster.node_groups=[{label: one}]"])
+    assert loaded.config.cluster.node_groups == (NodeGroupConfig(label="one"),)
+    for empty in ("cluster.node_groups=[]", "~cluster.node_groups"):
+        assert load(mine(DOCUMENT_004), [empty]).config.cluster.node_groups == ()
+    for empty in ("cluster.component_placement=null", "~cluster.component_placement"):
+        assert load(mine(DOCUMENT_004), [empty]).config.cluster.component_placement is None
+
+
+def test_a_saved_cluster_loads_the_same(mine: Mine, here: Path) -> None:
+    loaded = load(mine(DOCUMENT_004))
+    for text in (to_yaml(loaded), show(loaded)):
+        (here / "saved.yaml").write_text(text, encoding="utf-8")
+        assert load("saved.yaml").config == loaded.config
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("cluster.component_placement.env.placment=0",
+         "unknown key cluster.component_placement.env.placment (command line): "
+         "did you mean cluster.component_placement.*.placement?"),
+        ("cluster.component_placement.env={node_group: franka}",
+         "cluster.component_placement.env.placement is missing: set it to a string: slots of those nodes: "
+         "0, 0-3, 0,2 or all"),
+        ("cluster.component_placement=0-0",
+         "cluster.component_placement (command line) is a mapping of names to sections, each with keys "
+         '(node_group, placement, …), got "0-0": set its keys'),
+        ("cluster.node_groups=franka",
+         "cluster.node_groups (command line) is a list of sections, each with keys "
+         '(label, node_ranks, env_vars, hardware, …), got "franka": set its keys'),
+        ("cluster.node_groups=[{lable: x}]",
+         "unknown key cluster.node_groups.0.lable (command line): did you mean cluster.node_groups.*.label?"),
+        ("cluster.node_groups.1.label=x",
+         "cluster.node_groups.1 leaves a gap: cluster.node_groups is a list, number it from 0"),
+        ("cluster.node_groups=[{hardware: {type: Panda}}]",
+         "cluster.node_groups.0.hardware.type (command line) must be one of Franka, "
+         'got "Panda": did you mean Franka?'),
+        ("cluster.node_groups=[{hardware: {type: Franka, configs: [{node_rank: 0}]}}]",
+         "cluster.node_groups.0.hardware.configs.0.robot_ip is missing: set it to a string: "
+         "address of the robot's controller"),
+        ("cluster.num_nodes=0", "cluster.num_nodes (command line) must be at least 1, got 0"),
+        ("cluster.backend=slurm", 'cluster.backend (command line) must be one of local, ray, got "slurm"'),
+    ],
+)  # fmt: skip
+def test_wrong_keys_are_one_line(error: Error, override: str, line: str) -> None:
+    assert error("panda_expert", override) == line

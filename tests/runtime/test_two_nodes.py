@@ -1,0 +1,147 @@
+"""Two Ray nodes on one machine, each with an address of its own: groups go where their node group is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.runtime.processes import all_gone, descendants
+
+from referee.runtime.engine import write_token
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Nodes:
+    address: str
+    token: Path
+    head: subprocess.Popen[bytes]
+    other: subprocess.Popen[bytes]
+
+
+def ray_start(*options: str, token: Path, mode: str = "token") -> subprocess.Popen[bytes]:
+    """As in docs/cluster.md, with an address of its own and little memory."""
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
+    small = ["--num-cpus=1", "--object-store-memory=100000000"]
+    variables = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                 "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "2"}  # fmt: skip
+    return subprocess.Popen(
+        [*command, *small, *options], env={**os.environ, **variables},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    write_token(tmp_path / "token")
+    return tmp_path / "token"
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def nodes(token: Path) -> Iterator[Nodes]:
+    port = free_port("127.0.0.2")
+    address = f"127.0.0.2:{port}"
+    started = descendants(os.getpid())
+    head = ray_start("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.2",
+                     "--labels=node_group=gpu", token=token)  # fmt: skip
+    try:
+        wait_for(address)
+        other = ray_start(
+            f"--address={address}", "--node-ip-address=127.0.0.3", "--labels=node_group=franka", token=token
+        )
+        try:
+            yield Nodes(address, token, head, other)
+        finally:
+            pids = descendants(os.getpid()) - started
+            end(other)
+    finally:
+        end(head)
+    assert len(pids) > 5 and all_gone(pids)
+
+
+def wait_for(address: str) -> None:
+    host, _, port = address.partition(":")
+    end_of_patience = time.monotonic() + 60
+    while time.monotonic() < end_of_patience:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    return subprocess.run(
+        [sys.executable, *command], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+    )
+
+
+def raylet(process: subprocess.Popen[bytes]) -> int:
+    """The process of a node that makes it a node."""
+    named = [pid for pid in descendants(process.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet"]
+    assert len(named) == 1
+    return named[0]
+
+
+def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
+    check = ["-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray", "cluster.num_nodes=2",
+             f"cluster.address={nodes.address}", f"cluster.token_path={nodes.token}"]  # fmt: skip
+    patience = time.monotonic() + 60
+    while (done := run(*check)).returncode and time.monotonic() < patience:
+        # The other node is on its way: until it is up, that is what is said.
+        assert "cluster.num_nodes is 2, but 1 is up: start Ray on the others" in done.stderr
+    assert "2 of 2 nodes are up, and hold it." in done.stdout
+    done = run("-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), str(raylet(nodes.other)))
+    assert done.returncode == 0, done.stderr
+    saw = json.loads(done.stdout.splitlines()[-1])
+    assert saw["nodes"] == ["127.0.0.2", "127.0.0.3"]
+    assert saw["places"] == ["127.0.0.3", "127.0.0.2"] and saw["robot"] == "172.16.0.2"
+    assert saw["look"] == saw["again"] == [5_000_000, False, True]
+    assert all_gone(set(saw["pids"]))
+    assert saw["replaced"] == [0] and saw["reward goes on"] == [0]
+    assert saw["gone"] == ("env rank 0 on node 1 (127.0.0.3) cannot be made, the node is gone: start Ray there again")
+
+
+def test_a_head_that_asks_for_no_token_is_refused(token: Path) -> None:
+    port = free_port("127.0.0.4")
+    started = descendants(os.getpid())
+    head = ray_start("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.4",
+                     token=token, mode="disabled")  # fmt: skip
+    try:
+        address = f"127.0.0.4:{port}"
+        wait_for(address)
+        done = run("-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray",
+                   f"cluster.address={address}", f"cluster.token_path={token}")  # fmt: skip
+        pids = descendants(os.getpid()) - started
+    finally:
+        end(head)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"referee: cluster.address: {address} asks for no token, so anybody can run anything there: "
+        "start Ray on each machine with RAY_AUTH_MODE=token\n"
+    )
+    assert all_gone(pids)
