@@ -23,9 +23,11 @@ import numpy as np
 from referee.config import Config
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
-from referee.runners.collector import PATIENCE, Delivery, Failure, State, Weights, act
+from referee.models.packed import Packed
+from referee.runners.collector import PATIENCE, Failure, State, Weights, act
 from referee.runners.environments import make_env
 from referee.runners.training import Training
+from referee.workers.delivery import Delivery
 from referee.workers.learner import LearnerWorker
 
 STOPPING = 20.0
@@ -195,7 +197,7 @@ class BackgroundTraining(Training):
     def _tell_version(self) -> None:
         """Let the process judge with the model that judges here, where a verdict ends episodes."""
         if self.payment is not None and self.payment.refiner is not None and self.payment.manager.version:
-            self._wishes.send((self.payment.refiner.place(), self.payment.manager.version))
+            self._wishes.send((Packed.of(self.payment.manager.artifact), self.payment.manager.version))
 
     # --- keeping ---
 

@@ -7,7 +7,7 @@ import queue
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,45 +17,12 @@ import torch
 
 from referee import cpu
 from referee.config import Config
-from referee.config.learning import SACConfig
 from referee.errors import RefereeError
-from referee.models import Artifact
-from referee.rewards import Scored
 from referee.rl.policy import PolicySpec
-from referee.rl.rollout import Rollout
-from referee.rl.squashed import make_policy
-from referee.runners.environments import make_env, make_reward
-from referee.workers.env import EnvWorker, first_seed
-from referee.workers.reward import Drawn, Looked
-from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
+from referee.runners.crew import Crew
 
 PATIENCE = 0.2
 """Seconds after which somebody who waits looks whether the other one is still there."""
-
-
-@dataclass
-class Delivery:
-    """A rollout on its way from those who act to those who judge and learn."""
-
-    rollout: Rollout
-    drawn: Drawn | None
-    """What a reward model looks at; None where the environment pays."""
-    scored: Scored | None
-    """What it said already, where its verdict ends episodes;"""
-    looked: Looked | None
-    """and what it found in those frames."""
-    finished: dict[str, list[float]]
-    """Statistics of the episodes that ended in it."""
-    steps: int
-    """Environment steps up to its end."""
-    updates: int
-    """Of the learner whose weights acted."""
-    made: float
-    """When, on the clock that all processes share."""
-    waited: float
-    """Share of the time since the last one in which the environments waited for others."""
-    numbers: dict[str, float] = field(default_factory=dict)
-    """What was found when it was judged."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +124,10 @@ def _act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: Wishes, steps: int,
     state: dict[str, np.ndarray] | None, *, put: Callable[[object], bool], alone: Callable[[], bool],
 ) -> None:  # fmt: skip
-    assert config.env.train is not None and isinstance(config.algorithm, SACConfig)
-    seed, pace = config.runner.seed, config.runner.background.pace
-    worker = EnvWorker(make_env(config.env.train, folder, "train"), seed=first_seed(seed))
-    env = worker.env
-    policy = make_policy(spec)
-    roller = RolloutWorker(policy, seed=seed)
-    rollout = Rollout(env, config.algorithm.rollout_steps, policy.inputs)
-    reward = make_reward(config.reward, env, rollout.steps, hold=config.env.train.success_hold_steps)
+    pace, crew = config.runner.background.pace, Crew(config, folder, spec)
     if state is not None:
-        restore_acting(worker, roller, state)
-    updates, size = weights.take(policy, -1), rollout.steps * rollout.num_envs
+        crew.restore_state(state)
+    updates = weights.take(crew.policy, -1)
     began = before = time.monotonic()
     rounds, waited = 0, 0.0
     try:
@@ -177,28 +137,20 @@ def _act(
                 return
             for wish in wishes.take():
                 if wish == "state":
-                    put(State(acting_state(worker, roller)))
-                elif reward is not None:  # (artifact, version): another model judges
-                    reward.swap(Artifact.load(wish[0]), wish[1])
+                    put(State(crew.save_state()))
+                else:
+                    crew.swap(*wish)
             asked = time.monotonic()
-            updates = weights.take(policy, updates)
+            updates = weights.take(crew.policy, updates)
             waited += time.monotonic() - asked
-            roller.collect(worker, rollout, reward, blind=steps < config.algorithm.random_steps)
-            steps += size
-            made = time.monotonic()
-            judge = reward if reward is not None and reward.eager else None
-            delivery = Delivery(
-                rollout.copy(),
-                None if reward is None else reward.drawn(),
-                None if judge is None else judge.score(rollout),
-                None if judge is None else judge.looked,
-                worker.finished(), steps, updates, made, waited / max(made - before, 1e-9),
-            )  # fmt: skip
+            delivery = crew.collect(steps)
+            steps, made = delivery.steps, delivery.made
+            delivery.updates, delivery.waited = updates, waited / max(made - before, 1e-9)
             before, waited, rounds = made, 0.0, rounds + 1
             if not put(delivery):
                 return
             waited += time.monotonic() - made
             if pace is not None:
-                time.sleep(max(0.0, began + rounds * rollout.steps / pace - time.monotonic()))
+                time.sleep(max(0.0, began + rounds * crew.rollout.steps / pace - time.monotonic()))
     finally:
-        env.close()
+        crew.close()

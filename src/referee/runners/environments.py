@@ -72,15 +72,22 @@ def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | Non
     return Alarm(reward.manager.artifact)
 
 
-def make_payment(config: Config, env: RefereeVectorEnv, folder: Path) -> Payment | None:
-    """The learned reward of a run, with all that looks at it; None where the environment's own reward pays."""
+def make_payment(config: Config, env: RefereeVectorEnv, folder: Path, *, crews: int = 1) -> Payment | None:
+    """The learned reward of a run, with all that looks at it; None where the environment's own reward pays.
+
+    crews: how many act, each in its share of the environments.
+    """
     assert config.env.train is not None
     hold = config.env.train.success_hold_steps
     reward = make_reward(config.reward, env, config.algorithm.rollout_steps, hold=hold)
     if reward is None:
         return None
+    rewards = [reward]
+    if crews > 1:
+        share, steps = env.num_envs // crews, config.algorithm.rollout_steps
+        rewards = [RewardWorker(reward.manager, env, steps, hold=hold, num_envs=share) for _ in range(crews)]
     alarm, seed = make_alarm(config.reward, reward), config.runner.seed
-    return Payment(config.reward, reward, alarm, make_refiner(config, reward, folder), seed=seed)
+    return Payment(config.reward, rewards, alarm, make_refiner(config, reward, folder), seed=seed)
 
 
 def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner | None:

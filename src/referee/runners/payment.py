@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +31,20 @@ class Payment:
     """Who pays for the steps of a policy, and who looks at that."""
 
     def __init__(
-        self, config: RewardConfig, reward: RewardWorker, alarm: Alarm | None, refiner: Refiner | None, *, seed: int
-    ) -> None:
-        self.config, self.reward, self.alarm, self.refiner = config, reward, alarm, refiner
+        self, config: RewardConfig, rewards: Sequence[RewardWorker], alarm: Alarm | None, refiner: Refiner | None, *,
+        seed: int,
+    ) -> None:  # fmt: skip
+        """rewards: a worker for each of those who act; they share a model."""
+        self.config, self.rewards, self.alarm, self.refiner = config, tuple(rewards), alarm, refiner
         self.truth = TruthBeside()
         self.swaps: list[int] = []
         """Steps at which a better model took over."""
         self._seed = seed
+
+    @property
+    def reward(self) -> RewardWorker:
+        """The worker, where one acts; the first of them."""
+        return self.rewards[0]
 
     @property
     def manager(self) -> RewardManager:
@@ -45,41 +52,44 @@ class Payment:
         return self.reward.manager
 
     def pay(
-        self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None
-    ) -> dict[str, float]:
+        self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None, *,
+        who: int = 0,
+    ) -> dict[str, float]:  # fmt: skip
         """Let the reward model say what a rollout is worth; the truth is only written down beside it.
 
-        step: of the training, at the rollout's end. scored: what was said already, while the rollout was made.
+        step: of the training, at the rollout's end. scored: what was said already, while the rollout was made. who: of
+        those who act, made it.
         """
+        reward = self.rewards[who]
         before = self.manager.seconds
         torch.set_num_threads(actor.threads)  # the simulation does not need the cores now
         try:
-            scored = self.reward.score(rollout) if scored is None else scored
+            scored = reward.score(rollout) if scored is None else scored
         finally:
             torch.set_num_threads(1)
-        actor.update_rewards(rollout, scored, self.reward.options)
+        actor.update_rewards(rollout, scored, reward.options)
         if isinstance(actor, LearnerWorker) and actor.wants_pictures:
-            rollout.judged = self.reward.judged(scored)
+            rollout.judged = reward.judged(scored)
         numbers = {
             "time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps,
             "reward/version": float(self.manager.version),
         }
-        random = np.random.default_rng((self._seed, step))
+        random = np.random.default_rng((self._seed, step, who) if who else (self._seed, step))
         if self.alarm is not None:
-            numbers |= self._watch(self.alarm, step, random)
-        self._offer(scored, rollout, random)
+            numbers |= self._watch(self.alarm, reward, step, random)
+        self._offer(reward, scored, rollout, random)
         if scored.success is None:
             return numbers
         self.truth.reset()
         self.truth.add(scored.success[scored.judged], rollout.success[scored.judged])
         return numbers | self.truth.log()
 
-    def _watch(self, alarm: Alarm, step: int, random: np.random.Generator) -> dict[str, float]:
+    def _watch(self, alarm: Alarm, reward: RewardWorker, step: int, random: np.random.Generator) -> dict[str, float]:
         """Let the alarm look at some of the frames that were judged."""
         start, never = time.perf_counter(), alarm.first_at is None
-        images, rows = self.reward.sample(self.config.alarm.frames, random)
+        images, rows = reward.sample(self.config.alarm.frames, random)
         threshold = self.manager.threshold
-        numbers = alarm.look(*self.reward.looked, images, rows, step, threshold) if len(rows) else {}
+        numbers = alarm.look(*reward.looked, images, rows, step, threshold) if len(rows) else {}
         if never and alarm.first_at is not None:
             advice = (
                 "judge the policy yourself, or label such frames and train the model again (reward.refine.enabled=true)"
@@ -91,14 +101,14 @@ class Payment:
 
     # --- refinement ---
 
-    def _offer(self, scored: Scored, rollout: Rollout, random: np.random.Generator) -> None:
+    def _offer(self, reward: RewardWorker, scored: Scored, rollout: Rollout, random: np.random.Generator) -> None:
         """Show some of the judged frames to the refiner."""
         if self.refiner is None or not self.refiner.left:
             return
-        images, rows = self.reward.sample(PER_LOOK, random)
+        images, rows = reward.sample(PER_LOOK, random)
         if len(rows):
-            summary, probability = self.reward.looked
-            truth = self.reward.judged_truth(scored, rollout)
+            summary, probability = reward.looked
+            truth = reward.judged_truth(scored, rollout)
             self.refiner.watch(images, summary[rows], probability[rows], truth[rows])
 
     def hear(self, pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
@@ -124,10 +134,14 @@ class Payment:
 
     def _swap(self, artifact: Artifact, step: int) -> None:
         assert self.refiner is not None
-        self.reward.swap(artifact, self.refiner.version)
+        self._let_judge(artifact, self.refiner.version)
         self.swaps.append(step)
         if self.alarm is not None:
             self.alarm.take(artifact)
+
+    def _let_judge(self, artifact: Artifact, version: int) -> None:
+        for reward in self.rewards:
+            reward.swap(artifact, version)
 
     def mine(self, env: RefereeVectorEnv, player: Player, seed: int) -> None:
         """Take frames of the policy's first steps in an environment as failures, and learn from them.
@@ -154,7 +168,11 @@ class Payment:
 
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that later verdicts depend on."""
-        state = {f"reward.{name}": value for name, value in self.reward.save_state().items()}
+        state = {
+            _prefix(who) + name: value
+            for who, reward in enumerate(self.rewards)
+            for name, value in reward.save_state().items()
+        }
         if self.alarm is not None:
             state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
         return state | {"payment.version": np.array(self.manager.version), "payment.swaps": np.array(self.swaps, int)}
@@ -166,12 +184,12 @@ class Payment:
             artifact = self.refiner.rewind(step, version)
             self.swaps = state["payment.swaps"].tolist() if "payment.swaps" in state else []
             if version:
-                self.reward.swap(artifact, version)
+                self._let_judge(artifact, version)
                 if self.alarm is not None:
                     self.alarm.take(artifact)
-        gate = _within(state, "reward.")
-        if gate:
-            self.reward.restore_state(gate)
+        for who, reward in enumerate(self.rewards):
+            if gate := _within(state, _prefix(who)):
+                reward.restore_state(gate)
         watched = _within(state, "alarm.")
         if self.alarm is not None and watched:
             self.alarm.restore_state(watched)
@@ -180,6 +198,10 @@ class Payment:
 def refined_folder(run: Path) -> Path:
     """Where a run keeps its questions, answers and versions."""
     return run / "refine"
+
+
+def _prefix(who: int) -> str:
+    return f"reward{who or ''}."
 
 
 def _within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

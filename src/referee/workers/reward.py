@@ -29,19 +29,26 @@ class RewardWorker:
     (`terminate_on: model`), each state is judged at once.
     """
 
-    def __init__(self, manager: RewardManager, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> None:
-        """hold: successive verdicts that end an episode, where they do."""
+    def __init__(
+        self, manager: RewardManager, env: RefereeVectorEnv, steps: int, *, hold: int = 1, num_envs: int | None = None
+    ) -> None:
+        """hold: successive verdicts that end an episode, where they do.
+
+        num_envs: of the rollouts that others draw for this worker, if not those of `env`.
+        """
+        num_envs = env.num_envs if num_envs is None else num_envs
         self.manager, self.options = manager, manager.options
         self.cameras = _views(manager, env)
-        self.gate: Gate = manager.gate(env.num_envs)
+        self.gate: Gate = manager.gate(num_envs)
         self._env = env
         self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
-        self._shape = (steps, env.num_envs)
+        self._shape = (steps, num_envs)
         self._pictures: dict[str, np.ndarray] = {}
         self._said: list[Verdict] = []
         self._looked: list[Looked] = []
-        self._began = np.zeros(env.num_envs, bool)
-        self._hold, self._held = hold, np.zeros(env.num_envs, np.int64)
+        self._said_elsewhere: Verdict | None = None
+        self._began = np.zeros(num_envs, bool)
+        self._hold, self._held = hold, np.zeros(num_envs, np.int64)
 
     @property
     def eager(self) -> bool:
@@ -58,7 +65,7 @@ class RewardWorker:
         if artifact.spec.cameras != self.manager.artifact.spec.cameras:
             raise RefereeError("a model that looks at other cameras cannot take over")
         self.manager.swap(artifact, version)
-        self.gate = self.manager.gate(self._env.num_envs)
+        self.gate = self.manager.gate(self._shape[1])
 
     # --- drawn here, judged elsewhere ---
 
@@ -68,9 +75,10 @@ class RewardWorker:
             return self._finals.copy()
         return {name: images.copy() for name, images in self._pictures.items()}
 
-    def take(self, drawn: Drawn, looked: Looked | None = None) -> None:
-        """What another worker drew, to be judged here, or what it found itself."""
+    def take(self, drawn: Drawn, looked: Looked | None = None, verdict: Verdict | None = None) -> None:
+        """What another worker drew, to be judged here; what another found in it; what that one said of it."""
         self._looked = [] if looked is None else [looked]
+        self._said_elsewhere = verdict
         if isinstance(drawn, FinalPictures):
             self._finals = drawn
         else:
@@ -79,7 +87,7 @@ class RewardWorker:
     @property
     def looked(self) -> Looked:
         """What the model found in the frames of the rollout that was judged, in the order of `sample`'s rows."""
-        if not self.eager:
+        if not self._looked:
             return self.manager.latest
         features, probabilities = zip(*self._looked, strict=True)
         return np.concatenate(features), np.concatenate(probabilities)
@@ -213,6 +221,9 @@ class RewardWorker:
         return pictures
 
     def _judge(self, pictures: Mapping[str, np.ndarray]) -> Verdict:
+        said, self._said_elsewhere = self._said_elsewhere, None
+        if said is not None:
+            return said
         return self.manager.judge(pictures, cameras=self.cameras)
 
     def save_state(self) -> dict[str, np.ndarray]:

@@ -1,0 +1,81 @@
+"""Those who act together: environments, the policy in them, and who draws what a reward model looks at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from referee.config import Config
+from referee.config.learning import SACConfig
+from referee.models.packed import Packed
+from referee.rl.policy import PolicySpec
+from referee.rl.rollout import Rollout
+from referee.rl.squashed import make_policy
+from referee.runners.environments import make_env, make_reward
+from referee.workers.delivery import Delivery
+from referee.workers.env import EnvWorker, first_seed
+from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
+
+GATE = "crew_gate."
+
+
+class Crew:
+    """Makes rollouts. Of several crews, each has its share of the environments of a run."""
+
+    def __init__(self, config: Config, folder: Path, spec: PolicySpec, *, rank: int = 0, of: int = 1) -> None:
+        train, seed = config.env.train, config.runner.seed
+        assert train is not None
+        share = train.num_envs // of
+        env = make_env(replace(train, num_envs=share), folder, "train")
+        self.env = EnvWorker(env, seed=first_seed(seed) + rank * share)
+        self.policy = make_policy(spec)
+        self.roller = RolloutWorker(self.policy, seed=seed if not rank else (seed, rank))
+        algorithm = config.algorithm
+        self.rollout = Rollout(env, algorithm.rollout_steps, self.policy.inputs)
+        self.reward = make_reward(config.reward, env, self.rollout.steps, hold=train.success_hold_steps)
+        self._size = self.rollout.steps * train.num_envs
+        self._random_steps = algorithm.random_steps if isinstance(algorithm, SACConfig) else 0
+
+    def collect(self, steps: int, weights: Mapping[str, np.ndarray] | None = None) -> Delivery:
+        """The next rollout. steps: done so far, by all crews. weights: of the policy, if not those that it has."""
+        if weights is not None:
+            self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+        self.roller.collect(self.env, self.rollout, self.reward, blind=steps < self._random_steps)
+        judge = self.reward if self.reward is not None and self.reward.eager else None
+        return Delivery(
+            self.rollout.copy(),
+            None if self.reward is None else self.reward.drawn(),
+            None if judge is None else judge.score(self.rollout),
+            None if judge is None else judge.looked,
+            self.env.finished(), steps + self._size, time.monotonic(),
+        )  # fmt: skip
+
+    def swap(self, model: Packed, version: int) -> None:
+        """Let another model judge, where verdicts end episodes."""
+        if self.reward is not None:
+            self.reward.swap(model.unpacked(), version)
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """What is needed to go on."""
+        state = acting_state(self.env, self.roller)
+        if self.reward is not None and self.reward.eager:
+            state |= {GATE + name: value for name, value in self.reward.save_state().items()}
+        return state
+
+    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        gate = {name.removeprefix(GATE): value for name, value in state.items() if name.startswith(GATE)}
+        restore_acting(
+            self.env, self.roller, {name: value for name, value in state.items() if name[: len(GATE)] != GATE}
+        )
+        if gate and self.reward is not None:
+            self.reward.restore_state(gate)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.env.close()

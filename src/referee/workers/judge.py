@@ -1,0 +1,44 @@
+"""The judge: a reward model that looks at frames for others, in a process of its own."""
+
+from __future__ import annotations
+
+import torch
+
+from referee.models.packed import Packed
+from referee.rewards import FinalPictures, RewardManager, RewardOptions
+from referee.workers.delivery import Delivery, Said
+
+
+class JudgeWorker:
+    """Keeps nothing but the model, which comes with each request: one that died is made anew, and asked again."""
+
+    def __init__(self, options: RewardOptions, *, backend: str, int8: bool, threads: int) -> None:
+        self._options, self._backend, self._int8, self._threads = options, backend, int8, threads
+        self._manager: RewardManager | None = None
+
+    def judge(self, delivery: Delivery, cameras: tuple[str, ...], model: Packed, version: int) -> Said | None:
+        """What the model of this version says of what was drawn, by these cameras; None of nothing."""
+        drawn = delivery.drawn
+        assert drawn is not None
+        if isinstance(drawn, FinalPictures):
+            pictures = drawn.pictures()
+        else:
+            pictures = {name: images.reshape(-1, *images.shape[2:]) for name, images in drawn.items() if images.size}
+        if not pictures:
+            return None
+        manager = self._model(model, version)
+        before = manager.seconds
+        torch.set_num_threads(self._threads)
+        try:
+            verdict = manager.judge(pictures, cameras=cameras)
+        finally:
+            torch.set_num_threads(1)
+        return Said(verdict, manager.latest, version, manager.seconds - before)
+
+    def _model(self, model: Packed, version: int) -> RewardManager:
+        if self._manager is None:
+            self._manager = RewardManager(model.unpacked(), self._options, backend=self._backend, int8=self._int8)
+            self._manager.version = version
+        elif self._manager.version != version:
+            self._manager.swap(model.unpacked(), version)
+        return self._manager
