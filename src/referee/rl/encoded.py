@@ -49,7 +49,7 @@ def sightings(maps: Tensor) -> Tensor:
     """f32[n,C,H,W] → f32[n,3C]: where each channel sees something (down and across, in −1..1), and how much."""
     height, width = maps.shape[2:]
     spread = maps.std(dim=(2, 3), keepdim=True) + 1e-5
-    weight = (maps / spread).flatten(2).softmax(dim=2).unflatten(2, (height, width))
+    weight = (maps / spread).flatten(2).softmax(dim=2).view(maps.shape)
     down = weight.sum(dim=3) @ torch.linspace(-1, 1, height)
     across = weight.sum(dim=2) @ torch.linspace(-1, 1, width)
     return torch.cat([down, across, maps.mean(dim=(2, 3))], dim=1)
