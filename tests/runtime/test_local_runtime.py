@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from tests.runtime.workers import Counter, pump
 
 from referee.cli import main
 from referee.config.cluster import ClusterConfig, PlacementConfig
-from referee.errors import ChannelClosed, ConfigError, RefereeError, TimedOut
+from referee.errors import ChannelClosed, ClusterError, ConfigError, RefereeError, TimedOut
 from referee.runtime import Cluster, Rank, WorkerGroup, engine
 from referee.runtime.channel import is_small
 from referee.runtime.ray_group import device
@@ -191,6 +192,25 @@ def test_a_missing_or_old_ray_is_one_line(
     assert main(["cluster", "check", "panda_expert", "cluster.backend=ray"]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
+
+
+def test_a_head_that_asks_for_no_token_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It lets a stranger in: then our token protects nothing."""
+    welcome = [sys.executable, "-c", "pass"]
+    monkeypatch.setattr(engine, "_visit", lambda *visit: subprocess.Popen(welcome, stderr=subprocess.PIPE, text=True))
+    monkeypatch.setattr(engine, "ray", lambda: SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr(engine, "_read_token", lambda: None)
+    token = tmp_path / "token"
+    engine.write_token(token)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        config = ClusterConfig(backend="ray", address=address, token_path=str(token))
+        with pytest.raises(ClusterError) as caught:
+            Cluster(config)
+    assert str(caught.value) == (
+        f"cluster.address: {address} asks for no token, so anybody can run anything there: "
+        "start Ray on each machine with RAY_AUTH_MODE=token"
+    )
 
 
 def test_only_the_engine_names_ray() -> None:

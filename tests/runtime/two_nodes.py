@@ -11,7 +11,7 @@ from typing import Any
 from tests.runtime.workers import Counter
 
 from referee.config import load
-from referee.errors import WorkerDied
+from referee.errors import ClusterError, WorkerDied
 from referee.runtime import Cluster, Fallback, WorkerGroup
 
 CONFIG = [
@@ -24,7 +24,7 @@ CONFIG = [
 ]
 
 
-def main(address: str, token: str, raylet: int) -> None:
+def main(address: str, token: str, raylet: int, head: int) -> None:
     config = load("panda_expert", [*CONFIG, f"cluster.address={address}", f"cluster.token_path={token}"]).config
     saw: dict[str, Any] = {}
     with Cluster(config.cluster) as cluster:
@@ -48,8 +48,14 @@ def main(address: str, token: str, raylet: int) -> None:
         except WorkerDied as error:
             saw["gone"] = str(error)
         saw["reward goes on"] = reward.ping().wait(timeout=30)
+        call = reward.ping(20.0)
+        os.kill(head, signal.SIGKILL)
+        try:
+            call.wait(timeout=60)
+        except ClusterError as error:
+            saw["headless"] = str(error)
     print(json.dumps(saw))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

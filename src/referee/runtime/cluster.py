@@ -56,6 +56,11 @@ class Cluster:
             return LocalChannel(name, capacity)
         return RayChannel(name, capacity)
 
+    def check_head(self) -> None:
+        """Raise if the head of a Ray cluster is gone."""
+        if self._session is not None:
+            self._session.check_head()
+
     def on_close(self, end: Callable[[], None]) -> None:
         """Call `end` before the cluster closes; the last one first."""
         self._closing.callback(end)

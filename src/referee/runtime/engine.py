@@ -33,6 +33,10 @@ LOOPBACK = "127.0.0.1"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1", "RAY_AUTH_MODE": "token"}
 
 
+class HeadGone(ClusterError):
+    """The head of the cluster is not there any more."""
+
+
 @functools.cache
 def ray() -> Any:
     """The library, or the line that installs it."""
@@ -53,6 +57,7 @@ class Session:
 
     def __init__(self, address: str | None, token_path: str | None) -> None:
         self._undo = contextlib.ExitStack()
+        self._head = ""
         if ray().is_initialized():
             raise ClusterError("this process is connected to a Ray already: close that cluster first")
         try:
@@ -78,9 +83,8 @@ class Session:
         self._undo.enter_context(_alone())
         _read_token()
         self._init(library, address="local", include_dashboard=False, _node_ip_address=LOOPBACK)
-        bound = library.get_runtime_context().gcs_address
-        if not bound.startswith(f"{LOOPBACK}:"):
-            raise ClusterError(f"Ray listens on {bound}, not only on this machine: cluster.backend=ray is refused")
+        if not self._head.startswith(f"{LOOPBACK}:"):
+            raise ClusterError(f"Ray listens on {self._head}, not only on this machine: cluster.backend=ray is refused")
 
     def _connect(self, address: str, token_path: str | None) -> None:
         if token_path is not None and not Path(token_path).is_file():
@@ -103,8 +107,18 @@ class Session:
         except (ConnectionError, RuntimeError, ValueError, library.exceptions.RayError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
+        self._head = library.get_runtime_context().gcs_address
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
+
+    def check_head(self) -> None:
+        """Raise if the head takes no connections any more: Ray would try for a minute, and then end this process."""
+        try:
+            _dial(self._head)
+        except OSError as error:
+            raise HeadGone(
+                f"the head of the cluster at {self._head} is gone ({error}): start Ray again, and resume the run"
+            ) from error
 
     def close(self) -> None:
         """Disconnect."""
@@ -208,12 +222,17 @@ def _reach(address: str) -> str:
     if not host or not port.isdecimal():
         raise ClusterError(f"cluster.address: cannot read {address!r}: write HOST:PORT, as 192.168.1.10:6379")
     try:
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
-            return str(connection.getpeername()[0])
+        return _dial(address)
     except (OSError, OverflowError) as error:
         raise ClusterError(
             f"cluster.address: no Ray answers at {address} ({error}): start it there, `ray start --head --port {port}`"
         ) from error
+
+
+def _dial(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+        return str(connection.getpeername()[0])
 
 
 def _knock(address: str) -> None:

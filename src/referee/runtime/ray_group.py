@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 CLOSING = 5.0
 """Seconds that workers have to close what they have open."""
+HEARTBEAT = 5.0
+"""Seconds between looks at the head, while an answer is waited for."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -123,7 +125,7 @@ class RayGroup(Group):
         super().__init__(ranks, name)
         self._how = how
         self._args = unwrapped(how.args, how.kwargs)
-        self._nodes = cluster.nodes
+        self._cluster = cluster
         self._max_restarts = cluster.config.max_restarts
         self._members: dict[Rank, Member] = {}
         try:
@@ -181,7 +183,7 @@ class RayGroup(Group):
         options: dict[str, Any] = {
             "num_cpus": 0,  # the plan says what goes where, not Ray's counting of cores
             "max_restarts": 0,
-            "scheduling_strategy": pinned(self._nodes[rank.node].id),
+            "scheduling_strategy": pinned(self._cluster.nodes[rank.node].id),
             "runtime_env": {"env_vars": variables} if variables else None,
         }
         actor = ray().remote(Shell).options(**options).remote()
@@ -193,7 +195,7 @@ class RayGroup(Group):
         """Wait until a worker is there, or has its state again."""
         errors = ray().exceptions
         try:
-            failure = ray().get(outcome)
+            failure = self._answer(outcome, None)
         except errors.ActorUnschedulableError as error:
             raise NodeGone(f"{self._name(rank)} cannot be made, the node is gone: start Ray there again") from error
         except errors.RayActorError as error:
@@ -205,6 +207,7 @@ class RayGroup(Group):
 
     def revive(self, pending: Pending, error: Exception) -> None:
         """Make the worker of a call again, unless somebody else has done so since."""
+        self._cluster.check_head()
         member = pending.member
         with member.lock:
             while member.actor is pending.actor:
@@ -239,7 +242,7 @@ class RayGroup(Group):
         return actor
 
     def _name(self, rank: Rank) -> str:
-        return f"{self.name} rank {rank.rank} on node {rank.node} ({self._nodes[rank.node].address})"
+        return f"{self.name} rank {rank.rank} on node {rank.node} ({self._cluster.nodes[rank.node].address})"
 
     def _unreadable(self, rank: Rank, error: Exception) -> ClusterError:
         """A worker catches what its own code raises; what is left is what could not be read or written on the way."""
@@ -256,6 +259,19 @@ class RayGroup(Group):
         pending.outcome, pending.value = pending.actor.call.options(num_returns=2).remote(method, *args, **kwargs)
         return pending
 
+    def _answer(self, outcome: Any, end: float | None) -> Failure | None:
+        """What a worker answers. Whoever waits for long looks now and then whether the cluster is still there."""
+        while True:
+            left = _left(end)
+            patience = HEARTBEAT if left is None else min(left, HEARTBEAT)
+            try:
+                failure: Failure | None = ray().get(outcome, timeout=patience)
+                return failure
+            except ray().exceptions.GetTimeoutError:
+                if patience == left:
+                    raise
+                self._cluster.check_head()
+
     def settle(self, pending: Pending, end: float | None, timeout: float | None) -> Pending:
         """Wait for a call, and make it again where its worker died and that is safe; its errors are raised.
 
@@ -264,7 +280,7 @@ class RayGroup(Group):
         errors = ray().exceptions
         while True:
             try:
-                failure = _answer(pending, end)
+                failure = self._answer(pending.outcome, end)
             except errors.GetTimeoutError as error:
                 who = self._name(pending.member.rank)
                 raise TimedOut(f"{who} has not answered {pending.method} within {timeout:g} s") from error
@@ -317,11 +333,6 @@ class RayCall(Call):
         outcomes = [each.outcome for each in self._pending]
         ready, _ = ray().wait(outcomes, num_returns=len(outcomes), timeout=0)
         return len(ready) == len(outcomes)
-
-
-def _answer(pending: Pending, end: float | None) -> Failure | None:
-    failure: Failure | None = ray().get(pending.outcome, timeout=_left(end))
-    return failure
 
 
 def _end(timeout: float | None) -> float | None:
