@@ -28,7 +28,8 @@ RECIPES: Mapping[str, Recipe] = {
     "evaluate": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "train_policy": Recipe(
-        reads=("runner", "env.train", "env.eval", "algorithm", "actor", "reward"), needs=("env.train", "env.eval")
+        reads=("runner", "env.train", "env.eval", "algorithm", "actor", "reward", "cluster"),
+        needs=("env.train", "env.eval"),
     ),
     "train_reward": Recipe(reads=("runner", "data", "actor")),
 }

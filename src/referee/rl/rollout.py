@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,18 @@ class Pictures:
     """bool[T,N]"""
     frames: np.ndarray
     """uint8[m,V,H,W,3], in the order of `where`, row by row."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pictures]) -> Pictures:
+        """Of rollouts that were made side by side, as of one."""
+        where = np.concatenate([part.where for part in parts], axis=1)
+        places = [np.stack(np.nonzero(part.where), axis=1) for part in parts]
+        first = np.cumsum([0, *(part.where.shape[1] for part in parts)])
+        order = np.concatenate([at[:, 0] * where.shape[1] + at[:, 1] + start
+                                for at, start in zip(places, first, strict=False)])  # fmt: skip
+        some = [part.frames for part in parts if len(part.frames)]
+        frames = np.concatenate(some)[np.argsort(order)] if some else parts[0].frames
+        return cls(where, frames)
 
     @cached_property
     def numbers(self) -> np.ndarray:
@@ -73,6 +86,30 @@ class Rollout:
                 value = {part: array.copy() for part, array in value.items()}
             setattr(other, name, value)
         other.finals = list(self.finals)
+        return other
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rollout]) -> Rollout:
+        """Rollouts of equally many steps that were made side by side, as one of all their environments."""
+        if len(parts) == 1:
+            return parts[0]
+        other = object.__new__(cls)
+        other.steps, other.num_envs = parts[0].steps, sum(part.num_envs for part in parts)
+        for name, value in vars(parts[0]).items():
+            if isinstance(value, np.ndarray):
+                setattr(other, name, np.concatenate([getattr(part, name) for part in parts], axis=1))
+        own = [part.env_rewards for part in parts if part.env_rewards is not None]
+        other.env_rewards = np.concatenate(own, axis=1) if own else None
+        other.observations = {
+            name: np.concatenate([part.observations[name] for part in parts], axis=1) for name in parts[0].observations
+        }
+        other.last = {name: np.concatenate([part.last[name] for part in parts]) for name in parts[0].last}
+        firsts = np.cumsum([0, *(part.num_envs for part in parts)])
+        finals = [replace(each, env=each.env + first) for part, first in zip(parts, firsts, strict=False)
+                  for each in part.finals]  # fmt: skip
+        other.finals = sorted(finals, key=lambda each: (each.step, each.env))
+        judged = [part.judged for part in parts if part.judged is not None]
+        other.judged = Pictures.joined(judged) if judged else None
         return other
 
     def begin(self) -> None:

@@ -25,6 +25,7 @@ from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.models.packed import Packed
 from referee.runners.collector import PATIENCE, Failure, State, Weights, act
+from referee.runners.crew import ACTING
 from referee.runners.environments import make_env
 from referee.runners.training import Training
 from referee.workers.delivery import Delivery
@@ -217,7 +218,7 @@ class BackgroundTraining(Training):
                 self.steps += found.rollout.steps * found.rollout.num_envs
 
     def _restore_acting(self, state: dict[str, np.ndarray]) -> None:
-        self._state = {name: value for name, value in state.items() if name.startswith("worker.") or name == "noise"}
+        self._state = {name: value for name, value in state.items() if name.startswith(ACTING)}
 
     def close(self) -> None:
         """Stop the process and the thread; none is left."""

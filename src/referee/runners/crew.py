@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,9 @@ from referee.workers.delivery import Delivery
 from referee.workers.env import EnvWorker, first_seed
 from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
-GATE = "crew_gate."
+GATE = "gate."
+ACTING = ("worker.", "noise", GATE)
+"""What a crew calls its own in a checkpoint."""
 
 
 class Crew:
@@ -70,11 +73,13 @@ class Crew:
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         gate = {name.removeprefix(GATE): value for name, value in state.items() if name.startswith(GATE)}
-        restore_acting(
-            self.env, self.roller, {name: value for name, value in state.items() if name[: len(GATE)] != GATE}
-        )
+        restore_acting(self.env, self.roller, state)
         if gate and self.reward is not None:
             self.reward.restore_state(gate)
+
+    def pid(self) -> int:
+        """Of the process that it lives in."""
+        return os.getpid()
 
     def close(self) -> None:
         """Close the environments."""

@@ -70,7 +70,7 @@ class Training:
         )
         self.policy = make_policy(spec)
         self.roller = RolloutWorker(self.policy, seed=seed)
-        self.payment = make_payment(config, self.env.env, folder)
+        self.payment = make_payment(config, self.env.env, folder, crews=self._crews_wanted())
         self.actor = self._make_actor()
         saved = isinstance(algorithm, SACConfig) and algorithm.replay.save
         self._memory = MemoryFiles(folder) if saved else None
@@ -83,6 +83,9 @@ class Training:
         self.refined = False
         """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
+
+    def _crews_wanted(self) -> int:
+        return 1
 
     def _make_env(self) -> RefereeVectorEnv:
         assert self.config.env.train is not None
@@ -179,9 +182,7 @@ class Training:
         """One rollout and one update."""
         start = time.perf_counter()
         count = self.rollout.steps * self.rollout.num_envs
-        blind = isinstance(self.config.algorithm, SACConfig) and self.steps < self.config.algorithm.random_steps
-        self.roller.collect(self.env, self.rollout, self.reward, blind=blind)
-        judged = {} if self.payment is None else self.payment.pay(self.rollout, self.actor, self.steps + count)
+        judged = self._collect(self.steps + count)
         collected = time.perf_counter()
         progress = min(1.0, self.steps / self.config.runner.max_steps)
         learned = self.actor.update(self.rollout, progress=progress, iteration=self.iteration)
@@ -189,12 +190,22 @@ class Training:
         self.iteration += 1
         self.steps += count
         self.seconds += end - start
-        numbers = {f"env/{name}": value for name, value in self.env.statistics().items()}
+        numbers = {f"env/{name}": value for name, value in self._statistics().items()}
         numbers["rollout/rewards"] = float(self.rollout.rewards.mean())
         numbers |= judged
         numbers |= {f"train/{name}": float(value) for name, value in learned.items()}
         numbers |= {"time/rollout": collected - start, "time/update": end - collected}
         return self._told(numbers, count / (end - start))
+
+    def _collect(self, step: int) -> dict[str, float]:
+        """Fill `rollout`, and let it be paid; returns what was found. step: of the training, at its end."""
+        blind = isinstance(self.config.algorithm, SACConfig) and self.steps < self.config.algorithm.random_steps
+        self.roller.collect(self.env, self.rollout, self.reward, blind=blind)
+        return {} if self.payment is None else self.payment.pay(self.rollout, self.actor, step)
+
+    def _statistics(self) -> dict[str, float]:
+        """Of the episodes that ended in the latest rollout."""
+        return self.env.statistics()
 
     def _told(self, numbers: dict[str, float], speed: float) -> dict[str, float]:
         """The numbers of an iteration, with those that all have; a round of questions, where one is due."""

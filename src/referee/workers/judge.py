@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from referee.models.packed import Packed
@@ -34,6 +36,10 @@ class JudgeWorker:
         finally:
             torch.set_num_threads(1)
         return Said(verdict, manager.latest, version, manager.seconds - before)
+
+    def pid(self) -> int:
+        """Of the process that it lives in."""
+        return os.getpid()
 
     def _model(self, model: Packed, version: int) -> RewardManager:
         if self._manager is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from referee.workers.reward import RewardWorker
 class RolloutWorker:
     """Acts with a policy; its exploration noise comes from a generator of its own."""
 
-    def __init__(self, policy: Acts, *, seed: int) -> None:
+    def __init__(self, policy: Acts, *, seed: int | Sequence[int]) -> None:
         self.policy = policy
         self.random = np.random.default_rng(seed)
 
@@ -48,7 +49,7 @@ def acting_state(worker: EnvWorker, roller: RolloutWorker) -> dict[str, np.ndarr
     return {**state, "noise": checkpoint.generator_state(roller.random)}
 
 
-def restore_acting(worker: EnvWorker, roller: RolloutWorker, state: dict[str, np.ndarray]) -> None:
+def restore_acting(worker: EnvWorker, roller: RolloutWorker, state: Mapping[str, np.ndarray]) -> None:
     """The inverse of `acting_state`."""
     worker.restore_state({k.removeprefix("worker."): v for k, v in state.items() if k.startswith("worker.")})
     checkpoint.restore_generator(roller.random, state["noise"])

@@ -1,0 +1,150 @@
+"""Crews and judges on a cluster: the same run as in one process; two crews; workers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from referee.config import load
+from referee.errors import ConfigError
+from referee.rl.checkpoint import CheckpointError
+from referee.rl.rollout import Pictures
+from referee.runners.arms import QUIET
+from referee.runners.placed import PlacedTraining
+from referee.runners.train_policy import check, make_training
+from referee.runners.training import Training
+
+SMALL = [
+    "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
+    "actor.global_batch_size=24", "actor.model.hidden_dims=[8]", "algorithm.update_epochs=2", "actor.num_threads=1",
+    "runner.eval_episodes=4", "env.train.num_threads=1", "env.eval.num_threads=1", "env.eval.max_episode_steps=5",
+]  # fmt: skip
+HERE = "cluster.component_placement={env: 0-0, reward: 0-0}"
+TWO = "cluster.component_placement={env: 0-1, reward: 0-0}"
+RAY = "cluster.backend=ray"
+MODES = [(), ("reward.reward_mode=per_step",), ("reward.terminate_on=model", "reward.reward_mode=per_step")]
+
+
+@contextmanager
+def training(folder: Path, model: Path | None, *more: str) -> Iterator[Training]:
+    lines = [] if model is None else ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
+    config = load("panda_ppo_mlp", [*SMALL, *lines, *more]).config
+    check(config)
+    run = make_training(config, folder)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+Lived = tuple[list[dict[str, float]], dict[str, torch.Tensor]]
+"""What was told of each iteration, and the weights at the end."""
+
+
+def lived(run: Training, iterations: int) -> Lived:
+    rows = [run.iterate() for _ in range(iterations)]
+    told = [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+    return told, {name: value.clone() for name, value in run.policy.state_dict().items()}
+
+
+def same(ours: Lived, theirs: Lived) -> None:
+    for mine, other in zip(ours[0], theirs[0], strict=True):
+        assert mine.keys() == other.keys()
+        assert all(mine[name] == other[name] or mine[name] != mine[name] for name in mine)
+    assert all(torch.equal(ours[1][name], theirs[1][name]) for name in theirs[1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_placed_run_is_the_same_run(tmp_path: Path, refinable: Path, mode: tuple[str, ...]) -> None:
+    with training(tmp_path / "a", refinable, *mode) as alone:
+        alone.warm_start(QUIET)
+        wanted = lived(alone, 3)
+    with training(tmp_path / "b", refinable, *mode, HERE) as placed:
+        assert isinstance(placed, PlacedTraining)
+        placed.warm_start(QUIET)
+        same(lived(placed, 3), wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_crews_share_the_environments(tmp_path: Path, refinable: Path, mode: tuple[str, ...]) -> None:
+    with training(tmp_path / "a", refinable) as alone, training(tmp_path / "b", refinable, *mode, TWO) as both:
+        for run in (alone, both):
+            run.warm_start(QUIET)
+        first = alone.env.observation["states"].copy()
+        numbers = both.iterate()
+        assert np.array_equal(both.rollout.observations["states"][0], first)  # the same starts
+        assert both.rollout.num_envs == 4 and both.steps == 48
+        assert {final.env for final in both.rollout.finals} == {0, 1, 2, 3}
+        assert numbers["reward/version"] == 0 and 0 <= numbers["reward/model_success"] <= 1
+        saved = both.save()
+        wanted = lived(both, 2)
+    with training(tmp_path / "b", refinable, *mode, TWO) as again:
+        assert again.resume(saved) == 48
+        same(lived(again, 2), wanted)
+    four = ("env.train.num_envs=4", "cluster.component_placement={env: 0-3, reward: 0-0}")
+    with training(tmp_path / "c", refinable, *four) as more, pytest.raises(CheckpointError, match="had 2 env workers"):
+        more.resume(saved)
+
+
+def test_environments_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
+    lines = ["env.train.num_envs=5", "actor.global_batch_size=12"]
+    with pytest.raises(ConfigError, match="use a multiple of 2"), training(tmp_path, None, *lines, TWO):
+        pass
+
+
+def test_pictures_of_two_rollouts_stay_in_order() -> None:
+    random = np.random.default_rng(0)
+    where = random.random((6, 5)) < 0.5
+    frames = random.integers(0, 255, (int(where.sum()), 1, 2, 2, 3), np.uint8)
+    numbers = Pictures(where, frames).numbers
+    parts = []
+    for columns in (slice(0, 2), slice(2, 5)):
+        own = where[:, columns]
+        parts.append(Pictures(own, frames[numbers[:, columns][own]]))
+    joined = Pictures.joined(parts)
+    assert np.array_equal(joined.where, where) and np.array_equal(joined.frames, frames)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed(tmp_path: Path, refinable: Path) -> None:
+    pytest.importorskip("ray")
+    mode = ("reward.reward_mode=per_step",)
+    with training(tmp_path / "a", refinable, *mode) as alone:
+        alone.warm_start(QUIET)
+        wanted = lived(alone, 4)
+    with training(tmp_path / "b", refinable, *mode, HERE, RAY) as placed:
+        assert isinstance(placed, PlacedTraining) and placed._judges is not None
+        placed.warm_start(QUIET)
+        first, _ = lived(placed, 2)
+        (pid,) = placed._judges.call("pid").wait()
+        os.kill(pid, signal.SIGKILL)
+        rest, weights = lived(placed, 2)
+        same((first + rest, weights), wanted)
+        (again,) = placed._judges.call("pid").wait()
+        assert again != pid
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_under_ray_a_killed_crew_goes_on_from_its_last_state(tmp_path: Path, refinable: Path) -> None:
+    pytest.importorskip("ray")
+    with training(tmp_path, refinable, TWO, RAY) as run:
+        assert isinstance(run, PlacedTraining)
+        run.warm_start(QUIET)
+        lived(run, 1)
+        run.save()
+        lived(run, 1)
+        pid = run._crews.call("pid").wait()[1]
+        os.kill(pid, signal.SIGKILL)
+        numbers = run.iterate()
+        assert run.steps == 3 * 48 and run.rollout.rewards.shape == (12, 4)
+        assert np.isfinite(numbers["rollout/rewards"])
+        run.iterate()
