@@ -10,6 +10,7 @@ when a checkpoint was last written; a judge needs none. Only what has come back 
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,9 @@ from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
 
 
+_log = logging.getLogger(__name__)
+
+
 class PlacedTraining(Training):
     """The same run as `Training`, with the same numbers and checkpoints."""
 
@@ -52,6 +56,11 @@ class PlacedTraining(Training):
 
     def _check(self, config: Config) -> None:
         assert config.env.train is not None
+        learners = self._cluster.plan.ranks.get("actor", ())
+        if len(learners) > 1 or any(rank.node for rank in learners):
+            _log.warning(
+                "cluster.component_placement.actor: there is one learner, in this process; the rest is not used"
+            )
         crews, envs = self._crews_wanted(), config.env.train.num_envs
         if envs % crews:
             raise ConfigError(
