@@ -34,7 +34,6 @@ from referee.runtime import Cluster, Fallback, Group, Rank, Shared, WorkerGroup
 from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
 
-
 _log = logging.getLogger(__name__)
 
 
