@@ -99,7 +99,7 @@ def below(process: subprocess.Popen[bytes], name: str) -> str:
     return str(found)
 
 
-def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
+def test_groups_go_where_their_node_group_is(nodes: Nodes, refinable: Path, tmp_path: Path) -> None:
     check = ["-m", "referee.cli", "cluster", "check", "panda_expert", "cluster.backend=ray", "cluster.num_nodes=2",
              f"cluster.address={nodes.address}", f"cluster.token_path={nodes.token}"]  # fmt: skip
     patience = time.monotonic() + 60
@@ -110,6 +110,11 @@ def test_groups_go_where_their_node_group_is(nodes: Nodes) -> None:
     assert nodes.other is not None
     nodes.pids = {pid for node in (nodes.head, nodes.other) for pid in descendants(node.pid)}
     assert len(nodes.pids) > 5
+    done = run("-m", "tests.runtime.two_nodes_training", nodes.address, str(nodes.token), str(refinable), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["steps"] == found["paid"] == 200 and found["episodes"] == 40
+    assert found["places"] == ["127.0.0.3", "127.0.0.2"] and found["replaced"]
     victims = [below(nodes.other, "raylet"), below(nodes.head, "gcs_server")]
     done = run("-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), *victims)
     assert done.returncode == 0, done.stderr
