@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rl.lived import FRAME, World, frames
@@ -50,6 +51,21 @@ def test_transitions_are_those_that_were_lived(num_envs, capacity, pieces, seed,
         assert found.after["states"][number].tolist() == [env, state]
         assert found.rewards[number] == pytest.approx(total, rel=1e-5)
         assert found.discounts[number] == pytest.approx(discount, rel=1e-5)
+
+
+def test_what_does_not_go_on_is_not_joined() -> None:
+    world = World(2, seed=0)
+    replay = Replay(2, 80, state_size=2, action_size=1, album=None)
+    replay.add(world.rollout(6))
+    world.now += 100  # those who acted have died, and others begin elsewhere
+    jumped = world.rollout(6)
+    jumped.goes_on = False
+    replay.add(jumped)
+    assert replay.steps == 24
+    rows, slots = np.nonzero(replay.kind == STEP)
+    found = replay.transitions(rows, slots, gamma=1.0)
+    assert (found.after["states"][:, 1] - found.before["states"][:, 1] == 1).all()
+    assert torch.equal(found.before["states"][:, 1:], found.actions)
 
 
 def test_every_step_is_drawn_as_often_as_any_other() -> None:

@@ -133,9 +133,12 @@ class Replay:
     # --- filling ---
 
     def add(self, rollout: Rollout) -> None:
-        """Remember a rollout that goes on where the last one ended."""
+        """Remember a rollout; where it does not go on where the last one ended, nobody knows what came after that."""
         everyone = np.arange(self.num_envs)
-        if (self.kind[everyone, self._at(everyone)] == EMPTY).any():
+        empty = (self.kind[everyone, self._at(everyone)] == EMPTY).any()
+        if not rollout.goes_on and not empty:
+            self.count[everyone] += 1
+        if empty or not rollout.goes_on:
             self._state(everyone, {name: array[0] for name, array in rollout.observations.items()})
         ends = {(final.step, final.env): final.observation for final in rollout.finals}
         own, judged = rollout.rewards if rollout.env_rewards is None else rollout.env_rewards, rollout.judged

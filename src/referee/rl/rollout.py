@@ -72,6 +72,8 @@ class Rollout:
         """f32[T,N]: the environment's own rewards, where `rewards` are what somebody else paid."""
         self.judged: Pictures | None = None
         """What a reward model looked at, where a better one may have to look again."""
+        self.goes_on = True
+        """Whether it begins where the last one ended; not so after a crew has died."""
         self.finals: list[Final] = []
         self.last: Observation = {}
         """The observation after the last step."""
@@ -94,6 +96,7 @@ class Rollout:
         if len(parts) == 1:
             return parts[0]
         other = object.__new__(cls)
+        other.goes_on = all(part.goes_on for part in parts)
         other.steps, other.num_envs = parts[0].steps, sum(part.num_envs for part in parts)
         for name, value in vars(parts[0]).items():
             if isinstance(value, np.ndarray):
@@ -114,7 +117,7 @@ class Rollout:
 
     def begin(self) -> None:
         """Forget the ends of the last rollout; the arrays are simply overwritten."""
-        self.finals = []
+        self.finals, self.goes_on = [], True
         self.env_rewards = self.judged = None
 
     def add(

@@ -21,6 +21,7 @@ import torch
 
 from referee.config import Config
 from referee.envs import RefereeVectorEnv
+from referee.envs.contract import Observation
 from referee.errors import ConfigError, RefereeError
 from referee.models.packed import Packed
 from referee.rewards import RewardOptions
@@ -52,6 +53,8 @@ class PlacedTraining(Training):
             raise
         self._finished: dict[str, list[float]] = {}
         self._model: tuple[int, Shared] | None = None
+        self._last: list[Observation] = []
+        """What each crew saw last."""
 
     def _check(self, config: Config) -> None:
         assert config.env.train is not None
@@ -106,6 +109,9 @@ class PlacedTraining(Training):
             name: [value for each in deliveries for value in each.finished[name]] for name in deliveries[0].finished
         }
         rollouts = [each.rollout.copy() for each in deliveries]  # what came by reference cannot be written to
+        for rollout, last in zip(rollouts, self._last or [{}] * len(rollouts), strict=True):
+            rollout.goes_on = all(np.array_equal(rollout.observations[name][0], last[name]) for name in last)
+        self._last = [{name: rollout.last[name] for name in rollout.observations} for rollout in rollouts]
         found = [
             self._pay(who, rollout, delivery, verdict, step)
             for who, (rollout, delivery, verdict) in enumerate(zip(rollouts, deliveries, said, strict=True))
