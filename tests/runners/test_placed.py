@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.runners.test_background import BACKGROUND
+from tests.runners.test_off_policy import SMALL as OFF_POLICY
 
 from referee.config import load
 from referee.errors import ConfigError
 from referee.rl.checkpoint import CheckpointError
+from referee.rl.replay import STEP
 from referee.rl.rollout import Pictures
 from referee.runners.arms import QUIET
-from referee.runners.placed import PlacedTraining
+from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training
 
@@ -29,6 +32,8 @@ SMALL = [
 HERE = "cluster.component_placement={env: 0-0, reward: 0-0}"
 TWO = "cluster.component_placement={env: 0-1, reward: 0-0}"
 RAY = "cluster.backend=ray"
+GOAL = slice(-6, -3)
+"""Where a state of Reach tells the goal, which stays the same in an episode."""
 MODES = [(), ("reward.reward_mode=per_step",), ("reward.terminate_on=model", "reward.reward_mode=per_step")]
 
 
@@ -148,3 +153,40 @@ def test_under_ray_a_killed_crew_goes_on_from_its_last_state(tmp_path: Path, ref
         assert run.steps == 3 * 48 and run.rollout.rewards.shape == (12, 4)
         assert np.isfinite(numbers["rollout/rewards"])
         run.iterate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refinable: Path) -> None:
+    """What is remembered was lived, in rows of its own; a killed crew is cut off; it saves and resumes."""
+    pytest.importorskip("ray")
+    lines = [*BACKGROUND, "reward.use_reward_model=true", f"reward.model.model_path={refinable}",
+             "reward.reward_mode=per_step", TWO, RAY]  # fmt: skip
+    config = load("panda_sac_mlp", [*OFF_POLICY, *lines]).config
+    check(config)
+    run = make_training(config, tmp_path)
+    assert isinstance(run, PlacedBackground)
+    try:
+        for _ in range(6):
+            numbers = run.iterate()
+        assert run.learner.learner.updates > 0 and numbers["async/env_wait"] < 0.9
+        pid = run._source._crews.call("pid").wait()[1]  # type: ignore[attr-defined]
+        os.kill(pid, signal.SIGKILL)
+        steps = run.steps
+        while run.steps < steps + 160:
+            run.iterate()
+        replay, saved = run.learner.replay, run.save()
+        rows, slots = np.nonzero(replay.kind == STEP)
+        assert set(rows.tolist()) == {0, 1, 2, 3} and replay.steps == len(rows)
+        found = replay.transitions(rows, slots, gamma=0.9)
+        goals = [each["states"][:, GOAL] for each in (found.before, found.after)]
+        assert torch.equal(*goals)  # no step leads from one life into another
+    finally:
+        run.close()
+    again = make_training(config, tmp_path)
+    try:
+        assert again.resume(saved) == run.steps
+        again.iterate()
+        assert again.steps > run.steps
+    finally:
+        again.close()

@@ -132,9 +132,12 @@ class Replay:
 
     # --- filling ---
 
-    def add(self, rollout: Rollout) -> None:
-        """Remember a rollout; where it does not go on where the last one ended, nobody knows what came after that."""
-        everyone = np.arange(self.num_envs)
+    def add(self, rollout: Rollout, first: int = 0) -> None:
+        """Remember a rollout; where it does not go on where the last one ended, nobody knows what came after that.
+
+        first: the row of its first environment.
+        """
+        everyone = first + np.arange(rollout.num_envs)
         empty = (self.kind[everyone, self._at(everyone)] == EMPTY).any()
         if not rollout.goes_on and not empty:
             self.count[everyone] += 1
@@ -151,17 +154,18 @@ class Replay:
             done = np.flatnonzero(ended[t])
             if len(done):
                 last = [ends[t, int(i)] for i in done]
-                self._state(done, {name: np.stack([each[name] for each in last]) for name in rollout.observations}, END)
+                ends_of = {name: np.stack([each[name] for each in last]) for name in rollout.observations}
+                self._state(everyone[done], ends_of, END)
             place = self._at(everyone)
             for env in done.tolist():
-                self._praise(env, place[env])
-            self.count[done] += 1
+                self._praise(first + env, place[env])
+            self.count[everyone[done]] += 1
             more = t + 1 < rollout.steps
             self._state(everyone, {n: a[t + 1] if more else rollout.last[n] for n, a in rollout.observations.items()})
             if judged is not None and not self.seen:
                 envs = np.flatnonzero(judged.where[t])
                 if len(envs):
-                    self._attach(envs, place[envs], judged.frames[judged.numbers[t, envs]])
+                    self._attach(everyone[envs], place[envs], judged.frames[judged.numbers[t, envs]])
 
     def add_episode(
         self,

@@ -9,14 +9,12 @@ Environments never wait for the learner; only if more than `max_lag` steps wait 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,15 +22,12 @@ from referee.config import Config
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.models.packed import Packed
-from referee.runners.collector import PATIENCE, Failure, State, Weights, act
+from referee.runners.collector import PATIENCE, CrewProcess, Failure, Source, State
 from referee.runners.crew import ACTING
 from referee.runners.environments import make_env
 from referee.runners.training import Training
 from referee.workers.delivery import Delivery
 from referee.workers.learner import LearnerWorker
-
-STOPPING = 20.0
-"""Seconds that the process has to end by itself."""
 
 
 class BackgroundTraining(Training):
@@ -46,7 +41,9 @@ class BackgroundTraining(Training):
             self.learner.threads = max(1, (os.cpu_count() or 1) - 1)  # one core is for those who act
         self._wanted = config.runner.background
         self._state: dict[str, np.ndarray] | None = None
-        self._process: Any = None
+        self._room = max(1, self._wanted.max_lag // (self.rollout.steps * self.rollout.num_envs))
+        self._source = self._make_source()
+        self._started = False
         self._lock = threading.Lock()
         """Held by whoever uses the reward model."""
         self._ready: queue.Queue[Delivery | State | Failure] = queue.Queue(maxsize=4)
@@ -59,21 +56,14 @@ class BackgroundTraining(Training):
         quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
         return make_env(quiet, self.folder, "train")
 
-    # --- the other process ---
+    # --- those who act ---
+
+    def _make_source(self) -> Source:
+        return CrewProcess(self.config, self.folder, self._room)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        size = self.rollout.steps * self.rollout.num_envs
-        self._inbox = context.Queue(maxsize=max(1, self._wanted.max_lag // size))
-        self._wishes, theirs = context.Pipe()
-        self._weights = Weights(context, self.policy)
-        self._weights.publish(self.policy, self.learner.learner.updates)
-        self._process = context.Process(
-            target=act, name="referee-act",
-            args=(self.config, self.folder, self.policy.spec, self._weights, self._inbox, theirs, self.steps,
-                  self._state),
-        )  # fmt: skip
-        self._process.start()
+        self._source.start(self.policy, self.learner.learner.updates, self.steps, self._state)
+        self._started = True
         self._tell_version()
         self._judge = threading.Thread(target=self._judge_all, name="judge", daemon=True)
         self._judge.start()
@@ -81,12 +71,8 @@ class BackgroundTraining(Training):
     def _judge_all(self) -> None:
         """The thread: take what comes in, let the reward model judge it, and pass it on in the same order."""
         while not self._over.is_set():
-            try:
-                found = self._inbox.get(timeout=PATIENCE)
-            except queue.Empty:
-                if not self._process.is_alive() and self._inbox.empty():
-                    self._pass_on(Failure(f"the process that acts ended with code {self._process.exitcode}"))
-                    return
+            found = self._source.get(PATIENCE)
+            if found is None:
                 continue
             if isinstance(found, Delivery) and self.payment is not None:
                 try:
@@ -94,13 +80,21 @@ class BackgroundTraining(Training):
                 except RefereeError as error:
                     found = Failure(str(error))
             self._pass_on(found)
+            if isinstance(found, Failure):
+                return
 
     def _judge_one(self, delivery: Delivery) -> None:
         assert self.payment is not None
         with self._lock:
+            said = delivery.said
+            if said is not None and said.version != self.payment.manager.version:
+                said = None  # a better model has taken over meanwhile: it judges here
             if delivery.drawn is not None:
-                self.payment.reward.take(delivery.drawn, delivery.looked)
-            delivery.numbers = self.payment.pay(delivery.rollout, self.learner, delivery.steps, delivery.scored)
+                verdict, looked = (None, delivery.looked) if said is None else (said.verdict, said.looked)
+                self.payment.rewards[delivery.who].take(delivery.drawn, looked, verdict)
+            delivery.numbers = self.payment.pay(
+                delivery.rollout, self.learner, delivery.steps, delivery.scored, who=delivery.who
+            )
 
     def _pass_on(self, found: Delivery | State | Failure) -> None:
         while not self._over.is_set():
@@ -124,7 +118,7 @@ class BackgroundTraining(Training):
     def iterate(self) -> dict[str, float]:
         """Remember all that has come in, at least one rollout, and learn as much as it allows."""
         start = time.perf_counter()
-        if self._process is None:
+        if not self._started:
             self._start()
         taken: list[Delivery] = []
         found = self._next(wait=True)
@@ -144,7 +138,7 @@ class BackgroundTraining(Training):
 
     def _remember_one(self, delivery: Delivery) -> None:
         """Take a rollout in."""
-        self.learner.remember(delivery.rollout)
+        self.learner.remember(delivery.rollout, delivery.who * delivery.rollout.num_envs)
         delivery.numbers["async/lag_seconds"] = time.monotonic() - delivery.made
         delivery.numbers["async/policy_lag"] = float(self.learner.learner.updates - delivery.updates)
 
@@ -164,7 +158,7 @@ class BackgroundTraining(Training):
         learned = {"lr": self.learner.learner.set_rate(min(1.0, self.steps / self.config.runner.max_steps))}
         for done in range(0, due, each):
             learned |= self.learner.learn(min(each, due - done))
-            self._weights.publish(self.policy, self.learner.learner.updates)
+            self._source.publish(self.policy, self.learner.learner.updates)
         return {**learned, **self.learner.memory()}
 
     def _numbers(
@@ -181,7 +175,7 @@ class BackgroundTraining(Training):
         for name in ("async/lag_seconds", "async/policy_lag"):
             numbers[f"{name}_max"] = max(each.numbers[name] for each in taken)
         numbers["async/env_wait"] = float(np.mean([each.waited for each in taken]))
-        numbers["async/waiting"] = float(self._inbox.qsize() * self.rollout.steps * self.rollout.num_envs)
+        numbers["async/waiting"] = float(self._source.waiting() * self.rollout.steps * self.rollout.num_envs)
         numbers["async/utd"] = self.learner.learner.updates / max(1, self.steps)
         numbers |= {f"train/{name}": float(value) for name, value in learned.items()}
         return {**numbers, "time/rollout": idle, "time/update": seconds - idle}
@@ -191,22 +185,22 @@ class BackgroundTraining(Training):
         with self._lock:
             before = None if self.payment is None else self.payment.manager.version
             numbers = super()._refine()
-        if self.payment is not None and self.payment.manager.version != before and self._process is not None:
+        if self.payment is not None and self.payment.manager.version != before and self._started:
             self._tell_version()
         return numbers
 
     def _tell_version(self) -> None:
         """Let the process judge with the model that judges here, where a verdict ends episodes."""
         if self.payment is not None and self.payment.refiner is not None and self.payment.manager.version:
-            self._wishes.send((Packed.of(self.payment.manager.artifact), self.payment.manager.version))
+            self._source.swap(Packed.of(self.payment.manager.artifact), self.payment.manager.version)
 
     # --- keeping ---
 
     def _acting_state(self) -> dict[str, np.ndarray]:
         """Asked of the process; everything that came before is remembered first, so that all fits together."""
-        if self._process is None:
+        if not self._started:
             return self._state if self._state is not None else super()._acting_state()
-        self._wishes.send("state")
+        self._source.ask_state()
         while True:
             found = self._next(wait=True)
             if isinstance(found, State):
@@ -221,18 +215,9 @@ class BackgroundTraining(Training):
         self._state = {name: value for name, value in state.items() if name.startswith(ACTING)}
 
     def close(self) -> None:
-        """Stop the process and the thread; none is left."""
+        """Stop those who act and the thread; none is left."""
         self._over.set()
-        if self._process is not None:
-            self._wishes.send("stop")
-            end = time.monotonic() + STOPPING
-            while self._process.is_alive() and time.monotonic() < end:
-                try:
-                    self._inbox.get(timeout=PATIENCE)  # so that it is not held up by what nobody takes
-                except queue.Empty:
-                    continue
-            if self._process.is_alive():
-                self._process.terminate()
-            self._process.join()
+        self._source.close()
+        if self._started:
             self._judge.join()
         super().close()

@@ -1,7 +1,8 @@
-"""The process that acts: it steps environments, draws what must be judged, and never waits for the learner."""
+"""A crew in a process of its own: it acts, draws what must be judged, and never waits for the learner."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,9 +19,14 @@ import torch
 from referee import cpu
 from referee.config import Config
 from referee.errors import RefereeError
+from referee.models.packed import Packed
 from referee.rl.policy import PolicySpec
+from referee.rl.squashed import AnyPolicy
 from referee.runners.crew import Crew
+from referee.workers.delivery import Delivery
 
+STOPPING = 20.0
+"""Seconds that the process has to end by itself."""
 PATIENCE = 0.2
 """Seconds after which somebody who waits looks whether the other one is still there."""
 
@@ -37,6 +43,31 @@ class Failure:
     """Why the process ended."""
 
     reason: str
+
+
+class Source(Protocol):
+    """Who acts, for a training that goes on side by side with it."""
+
+    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
+        """Begin to act, from a saved state if there is one. updates: of the policy; steps: that were done before."""
+
+    def get(self, timeout: float) -> Delivery | State | Failure | None:
+        """What came next, in the order in which it was made; None if there is nothing yet."""
+
+    def publish(self, policy: AnyPolicy, updates: int) -> None:
+        """Let those who act use newer weights."""
+
+    def swap(self, model: Packed, version: int) -> None:
+        """Let another model judge, where verdicts end episodes."""
+
+    def ask_state(self) -> None:
+        """Let a State come, after all that was made before it."""
+
+    def waiting(self) -> int:
+        """Rollouts that are made, and were not taken yet."""
+
+    def close(self) -> None:
+        """Nobody acts any more."""
 
 
 class Weights:
@@ -91,6 +122,69 @@ class Wishes:
         return found
 
 
+class CrewProcess:
+    """A crew in a process of its own, on this machine."""
+
+    def __init__(self, config: Config, folder: Path, room: int) -> None:
+        """room: rollouts that may wait to be taken."""
+        self._config, self._folder = config, folder
+        self._context = multiprocessing.get_context("spawn")
+        self._inbox = self._context.Queue(maxsize=room)
+        self._wishes, self._theirs = self._context.Pipe()
+        self._process: Any = None
+
+    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
+        """See Source."""
+        self._weights = Weights(self._context, policy)
+        self._weights.publish(policy, updates)
+        self._process = self._context.Process(
+            target=act, name="referee-act",
+            args=(self._config, self._folder, policy.spec, self._weights, self._inbox, self._theirs, steps, state),
+        )  # fmt: skip
+        self._process.start()
+
+    def get(self, timeout: float) -> Delivery | State | Failure | None:
+        """See Source."""
+        try:
+            found: Delivery | State | Failure = self._inbox.get(timeout=timeout)
+            return found
+        except queue.Empty:
+            if not self._process.is_alive() and self._inbox.empty():
+                return Failure(f"the process that acts ended with code {self._process.exitcode}")
+            return None
+
+    def publish(self, policy: AnyPolicy, updates: int) -> None:
+        """See Source."""
+        self._weights.publish(policy, updates)
+
+    def swap(self, model: Packed, version: int) -> None:
+        """See Source."""
+        self._wishes.send((model, version))
+
+    def ask_state(self) -> None:
+        """See Source."""
+        self._wishes.send("state")
+
+    def waiting(self) -> int:
+        """See Source."""
+        return self._inbox.qsize()
+
+    def close(self) -> None:
+        """See Source."""
+        if self._process is None:
+            return
+        self._wishes.send("stop")
+        end = time.monotonic() + STOPPING
+        while self._process.is_alive() and time.monotonic() < end:
+            try:
+                self._inbox.get(timeout=PATIENCE)  # so that it is not held up by what nobody takes
+            except queue.Empty:
+                continue
+        if self._process.is_alive():
+            self._process.terminate()
+        self._process.join()
+
+
 def act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, outbox: Any, wishes: Connection, start: int,
     state: dict[str, np.ndarray] | None,
@@ -124,12 +218,10 @@ def _act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: Wishes, steps: int,
     state: dict[str, np.ndarray] | None, *, put: Callable[[object], bool], alone: Callable[[], bool],
 ) -> None:  # fmt: skip
-    pace, crew = config.runner.background.pace, Crew(config, folder, spec)
+    crew = Crew(config, folder, spec)
     if state is not None:
         crew.restore_state(state)
     updates = weights.take(crew.policy, -1)
-    began = before = time.monotonic()
-    rounds, waited = 0, 0.0
     try:
         while not alone():
             wishes.listen()
@@ -140,17 +232,10 @@ def _act(
                     put(State(crew.save_state()))
                 else:
                     crew.swap(*wish)
-            asked = time.monotonic()
             updates = weights.take(crew.policy, updates)
-            waited += time.monotonic() - asked
             delivery = crew.collect(steps)
-            steps, made = delivery.steps, delivery.made
-            delivery.updates, delivery.waited = updates, waited / max(made - before, 1e-9)
-            before, waited, rounds = made, 0.0, rounds + 1
+            steps, delivery.updates = delivery.steps, updates
             if not put(delivery):
                 return
-            waited += time.monotonic() - made
-            if pace is not None:
-                time.sleep(max(0.0, began + rounds * crew.rollout.steps / pace - time.monotonic()))
     finally:
         crew.close()

@@ -42,21 +42,36 @@ class Crew:
         self.rollout = Rollout(env, algorithm.rollout_steps, self.policy.inputs)
         self.reward = make_reward(config.reward, env, self.rollout.steps, hold=train.success_hold_steps)
         self._size = self.rollout.steps * train.num_envs
+        self._who, self._pace = rank, config.runner.background.pace
+        self._began = self._made = 0.0
+        self._rounds = 0
         self._random_steps = algorithm.random_steps if isinstance(algorithm, SACConfig) else 0
 
     def collect(self, steps: int, weights: Mapping[str, np.ndarray] | None = None) -> Delivery:
         """The next rollout. steps: done so far, by all crews. weights: of the policy, if not those that it has."""
+        asked = time.monotonic()
+        self._keep_pace(asked)
         if weights is not None:
             self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
         self.roller.collect(self.env, self.rollout, self.reward, blind=steps < self._random_steps)
         judge = self.reward if self.reward is not None and self.reward.eager else None
+        made, before = time.monotonic(), self._made or asked
+        self._made = made
         return Delivery(
             self.rollout.copy(),
             None if self.reward is None else self.reward.drawn(),
             None if judge is None else judge.score(self.rollout),
             None if judge is None else judge.looked,
-            self.env.finished(), steps + self._size, time.monotonic(),
+            self.env.finished(), steps + self._size, made, waited=(asked - before) / max(made - before, 1e-9),
+            who=self._who,
         )  # fmt: skip
+
+    def _keep_pace(self, now: float) -> None:
+        """Where environments are to run no faster than an arm, wait until the next rollout may begin."""
+        if self._pace is not None:
+            self._began = self._began or now
+            time.sleep(max(0.0, self._began + self._rounds * self.rollout.steps / self._pace - now))
+            self._rounds += 1
 
     def swap(self, model: Packed, version: int) -> None:
         """Let another model judge, where verdicts end episodes."""

@@ -12,6 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +33,19 @@ from referee.rewards import RewardOptions
 from referee.rl.checkpoint import CheckpointError
 from referee.rl.policy import PolicySpec
 from referee.rl.rollout import Rollout
+from referee.rl.squashed import AnyPolicy
+from referee.runners.background import BackgroundTraining
+from referee.runners.collector import Failure, Source, State
 from referee.runners.crew import ACTING, Crew
 from referee.runners.environments import make_env
+from referee.runners.payment import Payment
 from referee.runners.training import Training
-from referee.runtime import Cluster, Fallback, Group, Rank, Shared, WorkerGroup
+from referee.runtime import Call, Cluster, Fallback, Group, Rank, Shared, WorkerGroup
 from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
 
+LOOK = 0.002
+"""Seconds between looks whether a crew has answered."""
 _log = logging.getLogger(__name__)
 
 
@@ -44,31 +55,16 @@ class PlacedTraining(Training):
     def __init__(self, config: Config, folder: Path = Path()) -> None:
         self._cluster = Cluster(config.cluster)
         try:
-            self._check(config)
+            check_crews(self._cluster, config)
             super().__init__(config, folder)
-            self._crews = self._make_crews()
-            self._judges = self._make_judges()
+            self._crews = launch_crews(self._cluster, config, folder, self.policy.spec)
+            self._judges = launch_judges(self._cluster, config, self.payment)
         except BaseException:
             self._cluster.close()
             raise
         self._finished: dict[str, list[float]] = {}
         self._model: tuple[int, Shared] | None = None
-        self._last: list[Observation] = []
-        """What each crew saw last."""
-
-    def _check(self, config: Config) -> None:
-        assert config.env.train is not None
-        learners = self._cluster.plan.ranks.get("actor", ())
-        if len(learners) > 1 or any(rank.node for rank in learners):
-            _log.warning(
-                "cluster.component_placement.actor: there is one learner, in this process; the rest is not used"
-            )
-        crews, envs = self._crews_wanted(), config.env.train.num_envs
-        if envs % crews:
-            raise ConfigError(
-                f"env.train.num_envs={envs} environments cannot be shared among {crews} env workers "
-                f"(cluster.component_placement): use a multiple of {crews}"
-            )
+        self._continuity = Continuity()
 
     def _crews_wanted(self) -> int:
         return len(self._cluster.plan["env"])
@@ -79,24 +75,6 @@ class PlacedTraining(Training):
         assert train is not None
         quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
         return make_env(quiet, self.folder, "train")
-
-    def _make_crews(self) -> Group:
-        how = WorkerGroup(
-            make_crew, self.config, self.folder, self.policy.spec, fallback=Fallback(retry=("collect", "save_state"))
-        )
-        return how.launch(self._cluster, "env")
-
-    def _make_judges(self) -> Group | None:
-        """None where nobody is paid by a model, or where its verdict is needed at once: then the crews judge."""
-        if self.payment is None or self.payment.reward.eager:
-            return None
-        model = self.config.reward.model
-        threads = self.config.actor.num_threads or os.cpu_count() or 1
-        how = WorkerGroup(
-            make_judge, self.payment.reward.options, backend=model.backend, int8=model.int8, threads=threads,
-            fallback=Fallback(retry=("judge",)),
-        )  # fmt: skip
-        return how.launch(self._cluster, "reward")
 
     # --- an iteration ---
 
@@ -109,9 +87,8 @@ class PlacedTraining(Training):
             name: [value for each in deliveries for value in each.finished[name]] for name in deliveries[0].finished
         }
         rollouts = [each.rollout.copy() for each in deliveries]  # what came by reference cannot be written to
-        for rollout, last in zip(rollouts, self._last or [{}] * len(rollouts), strict=True):
-            rollout.goes_on = all(np.array_equal(rollout.observations[name][0], last[name]) for name in last)
-        self._last = [{name: rollout.last[name] for name in rollout.observations} for rollout in rollouts]
+        for who, rollout in enumerate(rollouts):
+            self._continuity.look(who, rollout)
         found = [
             self._pay(who, rollout, delivery, verdict, step)
             for who, (rollout, delivery, verdict) in enumerate(zip(rollouts, deliveries, said, strict=True))
@@ -172,22 +149,11 @@ class PlacedTraining(Training):
 
     def _acting_state(self) -> dict[str, np.ndarray]:
         self._crews.keep()
-        states = self._crews.save_state().wait()
-        return {_own(who) + name: value for who, state in enumerate(states) for name, value in state.items()}
+        return joined_states(self._crews.save_state().wait())
 
     def _restore_acting(self, state: dict[str, np.ndarray]) -> None:
-        saved = 1
-        while any(name.startswith(_own(saved)) for name in state):
-            saved += 1
-        if saved != len(self._crews):
-            raise CheckpointError(
-                f"this run had {saved} env workers, and there are {len(self._crews)} now: "
-                "set cluster.component_placement.env as it was"
-            )
-        for who in range(saved):
-            own = {name.removeprefix(_own(who)): value for name, value in state.items() if name.startswith(_own(who))}
-            mine = {name: value for name, value in own.items() if name.startswith(ACTING)}
-            self._crews.on(who).restore_state(mine).wait()
+        for who, own in enumerate(split_states(state, len(self._crews))):
+            self._crews.on(who).restore_state(own).wait()
         self._crews.keep()
 
     def resume(self, place: Path) -> int:
@@ -205,6 +171,182 @@ class PlacedTraining(Training):
             self._cluster.close()
 
 
+class PlacedBackground(BackgroundTraining):
+    """Acting, judging and learning side by side, as `BackgroundTraining`, with crews and judges on a cluster."""
+
+    def __init__(self, config: Config, folder: Path = Path()) -> None:
+        self._cluster = Cluster(config.cluster)
+        try:
+            check_crews(self._cluster, config)
+            super().__init__(config, folder)
+        except BaseException:
+            self._cluster.close()
+            raise
+        self._ready = queue.Queue(maxsize=max(4, self._room))
+
+    def _crews_wanted(self) -> int:
+        return len(self._cluster.plan["env"])
+
+    def _make_source(self) -> Source:
+        return PlacedCrews(self._cluster, self.config, self.folder, self.policy.spec, self.payment)
+
+    def _restore_acting(self, state: dict[str, np.ndarray]) -> None:
+        self._state = joined_states(split_states(state, self._crews_wanted()))
+
+    def close(self) -> None:
+        """Stop those who act and the thread, and end all workers."""
+        try:
+            super().close()
+        finally:
+            self._cluster.close()
+
+
+class PlacedCrews:
+    """Crews that always have a rollout to make: a call is under way, and the next one waits behind it."""
+
+    AHEAD = 2
+
+    def __init__(
+        self, cluster: Cluster, config: Config, folder: Path, spec: PolicySpec, payment: Payment | None
+    ) -> None:
+        self._crews = launch_crews(cluster, config, folder, spec)
+        self._judges = launch_judges(cluster, config, payment)
+        self._cameras = () if payment is None else payment.reward.cameras
+        self._model: tuple[Shared, int] | None = None
+        if payment is not None:
+            self._model = self._crews.share(Packed.of(payment.manager.artifact)), payment.manager.version
+        self._lines: list[deque[tuple[Call, int | None]]] = [deque() for _ in range(len(self._crews))]
+        """What each crew was asked, in order, with the updates of the weights of a rollout; a state has none."""
+        self._lock = threading.Lock()
+        self._states: dict[int, dict[str, np.ndarray]] = {}
+        self._continuity = Continuity()
+        self._over = False
+
+    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
+        """See Source."""
+        if state is not None:
+            for who, own in enumerate(split_states(state, len(self._crews))):
+                self._crews.on(who).restore_state(own).wait()
+        self._crews.keep()
+        self._steps = self._asked = steps
+        self.publish(policy, updates)
+
+    def publish(self, policy: AnyPolicy, updates: int) -> None:
+        """See Source."""
+        weights = {name: value.numpy().copy() for name, value in policy.state_dict().items()}
+        self._weights = self._crews.share(weights), updates
+
+    def swap(self, model: Packed, version: int) -> None:
+        """See Source."""
+        self._model = self._crews.share(model), version
+        if self._judges is None:
+            self._crews.swap(*self._model).wait()
+
+    def ask_state(self) -> None:
+        """See Source."""
+        with self._lock:
+            for who, line in enumerate(self._lines):
+                line.append((self._crews.on(who).save_state(), None))
+
+    def waiting(self) -> int:
+        """See Source."""
+        return sum(call.done() for line in self._lines for call, updates in tuple(line) if updates is not None)
+
+    def get(self, timeout: float) -> Delivery | State | Failure | None:
+        """See Source."""
+        end = time.monotonic() + timeout
+        while not self._over:
+            self._fill()
+            for who, line in enumerate(self._lines):
+                if line[0][0].done():
+                    try:
+                        found = self._take(who, *line.popleft())
+                    except RefereeError as error:
+                        return Failure(str(error))
+                    if found is not None:
+                        return found
+            if time.monotonic() > end:
+                return None
+            time.sleep(LOOK)
+        return None
+
+    def _fill(self) -> None:
+        """Ask each crew for its next rollouts, with the newest weights."""
+        with self._lock:
+            weights, updates = self._weights
+            for who, line in enumerate(self._lines):
+                while len(line) < self.AHEAD:
+                    line.append((self._crews.on(who).collect(self._asked, weights), updates))
+
+    def _take(self, who: int, call: Call, updates: int | None) -> Delivery | State | None:
+        """What a crew has answered; its state only once all have told theirs."""
+        (answer,) = call.shared()
+        if updates is None:
+            self._states[who] = answer.get()
+            if len(self._states) < len(self._lines):
+                return None
+            found, self._states = [self._states[each] for each in range(len(self._lines))], {}
+            return State(joined_states(found))
+        said = None
+        if self._judges is not None and self._model is not None:
+            said = self._judges.on(who % len(self._judges)).judge(answer, self._cameras, *self._model).wait()[0]
+        made: Delivery = answer.get()
+        rollout = made.rollout.copy()  # what came by reference cannot be written to
+        self._continuity.look(who, rollout)
+        size = rollout.steps * rollout.num_envs
+        self._steps, self._asked = self._steps + size, self._asked + size
+        return replace(made, rollout=rollout, steps=self._steps, updates=updates, said=said, numbers={})
+
+    def close(self) -> None:
+        """See Source; the cluster ends the workers."""
+        self._over = True
+
+
+class Continuity:
+    """Knows what each crew saw last, and so whether its next rollout goes on from there."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Observation] = {}
+
+    def look(self, who: int, rollout: Rollout) -> None:
+        """Say of a rollout whether it goes on where the last one of its crew ended."""
+        last = self._last.get(who, {})
+        rollout.goes_on = all(np.array_equal(rollout.observations[name][0], last[name]) for name in last)
+        self._last[who] = {name: rollout.last[name] for name in rollout.observations}
+
+
+def check_crews(cluster: Cluster, config: Config) -> None:
+    """Whether the environments can be shared among the crews."""
+    assert config.env.train is not None
+    learners = cluster.plan.ranks.get("actor", ())
+    if len(learners) > 1 or any(rank.node for rank in learners):
+        _log.warning("cluster.component_placement.actor: one learner, in this process, is all that is used")
+    crews, envs = len(cluster.plan["env"]), config.env.train.num_envs
+    if envs % crews:
+        raise ConfigError(
+            f"env.train.num_envs={envs} environments cannot be shared among {crews} env workers "
+            f"(cluster.component_placement): use a multiple of {crews}"
+        )
+
+
+def launch_crews(cluster: Cluster, config: Config, folder: Path, spec: PolicySpec) -> Group:
+    """Those who act."""
+    fallback = Fallback(retry=("collect", "save_state"))
+    return WorkerGroup(make_crew, config, folder, spec, fallback=fallback).launch(cluster, "env")
+
+
+def launch_judges(cluster: Cluster, config: Config, payment: Payment | None) -> Group | None:
+    """None where nobody is paid by a model, or where its verdict is needed at once: then the crews judge."""
+    if payment is None or payment.reward.eager:
+        return None
+    model = config.reward.model
+    how = WorkerGroup(
+        make_judge, payment.reward.options, backend=model.backend, int8=model.int8,
+        threads=config.actor.num_threads or os.cpu_count() or 1, fallback=Fallback(retry=("judge",)),
+    )  # fmt: skip
+    return how.launch(cluster, "reward")
+
+
 def make_crew(rank: Rank, config: Config, folder: Path, spec: PolicySpec) -> Crew:
     """The crew of a rank."""
     torch.set_num_threads(1)
@@ -214,6 +356,26 @@ def make_crew(rank: Rank, config: Config, folder: Path, spec: PolicySpec) -> Cre
 def make_judge(rank: Rank, options: RewardOptions, **how: Any) -> JudgeWorker:
     """The judge of a rank; all are alike."""
     return JudgeWorker(options, **how)
+
+
+def joined_states(states: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The states of all crews, as a checkpoint keeps them."""
+    return {_own(who) + name: value for who, state in enumerate(states) for name, value in state.items()}
+
+
+def split_states(state: Mapping[str, np.ndarray], crews: int) -> list[dict[str, np.ndarray]]:
+    """The inverse, out of all that a checkpoint keeps."""
+    saved = 1
+    while any(name.startswith(_own(saved)) for name in state):
+        saved += 1
+    if saved != crews:
+        raise CheckpointError(
+            f"this run had {saved} env workers, not {crews}: set cluster.component_placement.env as it was"
+        )
+    return [
+        {name.removeprefix(own): state[name] for name in state if name.startswith(tuple(own + each for each in ACTING))}
+        for own in map(_own, range(saved))
+    ]
 
 
 def _own(who: int) -> str:

@@ -14,7 +14,7 @@ from referee.errors import ConfigError
 from referee.runners.background import BackgroundTraining
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
-from referee.runners.placed import PlacedTraining
+from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
 from referee.workers.env import SEEDS_PER_RUN
@@ -63,7 +63,7 @@ def make_training(config: Config, folder: Path) -> Training:
     """The training that the configuration asks for: in one process, side by side, or placed on a cluster."""
     placed = config.cluster.backend == "ray" or config.cluster.component_placement is not None
     if config.runner.background.enabled:
-        return BackgroundTraining(config, folder)
+        return (PlacedBackground if config.cluster.backend == "ray" else BackgroundTraining)(config, folder)
     return (PlacedTraining if placed else Training)(config, folder)
 
 
@@ -110,8 +110,6 @@ def check(config: Config) -> None:
             f"algorithm.critic_subset={algorithm.critic_subset} critics cannot be drawn from {algorithm.critics} "
             "(algorithm.critics): lower it"
         )
-    if config.runner.background.enabled and config.cluster.backend == "ray":
-        raise ConfigError("runner.background.enabled=true is not yet for cluster.backend=ray: use one of the two")
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
     for name in ("task", "obs_mode", "control_mode", "encoder"):

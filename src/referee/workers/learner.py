@@ -79,9 +79,9 @@ class LearnerWorker:
 
     # --- learning ---
 
-    def remember(self, rollout: Rollout) -> None:
-        """Take a rollout in; what a person did in it counts as demonstrated, too."""
-        self.replay.add(rollout)
+    def remember(self, rollout: Rollout, first: int = 0) -> None:
+        """Take a rollout in; what a person did in it counts as demonstrated, too. first: its first environment."""
+        self.replay.add(rollout, first)
         config = self.learner.config
         if self.demos is not None and rollout.intervened.any():
             self.demos.add_stretches(rollout)
