@@ -65,7 +65,7 @@ def busy() -> list[int]:
 def test_ranks_under_ray_learn_what_processes_learn_even_if_one_is_killed(
     store: Path, tmp_path: Path, cluster: Cluster, backend: str
 ) -> None:
-    how = {"training_backend": backend, "num_processes": 2, "micro_batch_size": 8, "max_epochs": 12, "log_interval": 1,
+    how = {"training_backend": backend, "num_processes": 2, "micro_batch_size": 8, "max_epochs": 5, "log_interval": 1,
            "save_steps": 2}  # fmt: skip
     wanted, _ = run(options(store, tmp_path / "own", **how))
     pids: list[int] = []
@@ -113,7 +113,7 @@ def test_the_script_trains_on_ray_and_ctrl_c_leaves_a_run_to_resume(store: Path,
     folder = tmp_path / "run"
     given = ["--config-name", "reward_training", f"data.data_path={store}", f"runner.logger.log_path={folder}",
              *SMALL, "cluster.backend=ray", TWO, "actor.training_backend=fsdp", "runner.save_steps=2"]  # fmt: skip
-    first = start(*given, "runner.max_epochs=400")
+    first = start(*given, "runner.max_epochs=80")
     pids: set[int] = set()
     patience = time.monotonic() + 100
     while checkpoint.latest(folder) is None and time.monotonic() < patience and first.poll() is None:
@@ -125,9 +125,9 @@ def test_the_script_trains_on_ray_and_ctrl_c_leaves_a_run_to_resume(store: Path,
     assert f"stopped; go on with runner.resume_dir={folder}" in out.replace("\n", "")
     assert len(pids) > 5 and all_gone(pids)
     step = checkpoint.load(checkpoint.find(folder))["step"]
-    assert 0 < step < 2000
+    assert 0 < step < 250
     Artifact.load(folder / "checkpoints" / "best_model")
-    again = start(*given, "runner.max_epochs=400", f"runner.resume_dir={folder}", "runner.early_stop.patience=1")
+    again = start(*given, "runner.max_epochs=80", f"runner.resume_dir={folder}", "runner.early_stop.patience=1")
     out, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert checkpoint.load(checkpoint.find(folder))["step"] > step
@@ -137,7 +137,7 @@ def test_the_script_trains_on_ray_and_ctrl_c_leaves_a_run_to_resume(store: Path,
     ("lines", "message"),
     [
         ([TWO], "has 2 reward workers, but actor.training_backend=simple is one process: set it to ddp or fsdp"),
-        ([TWO, "actor.training_backend=ddp", "actor.num_processes=3"], "actor.num_processes=3, but 2 reward workers"),
+        ([TWO, "actor.training_backend=ddp", "actor.num_processes=4"], "actor.num_processes=4, but 2 reward workers"),
         (["cluster.component_placement.env=0"], "has no place for reward: add `reward: 0-0` to it"),
     ],
 )
