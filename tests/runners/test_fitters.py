@@ -30,6 +30,7 @@ from referee.workers.fitter import FitWorker, interface_of
 ROOT = Path(__file__).parents[2]
 SMALL = ["actor.model.width=8", "actor.model.hidden_dim=16", "actor.global_batch_size=16", "actor.num_threads=1",
          "actor.augment.random_shift=1", "runner.logger.logger_backends=[]"]  # fmt: skip
+EPOCHS = "runner.max_epochs=40"
 TWO = "cluster.component_placement.reward=0-1"
 WORKING = b"ray::Shell.call"
 """What Ray calls the process of a worker that is busy."""
@@ -113,7 +114,7 @@ def test_the_script_trains_on_ray_and_ctrl_c_leaves_a_run_to_resume(store: Path,
     folder = tmp_path / "run"
     given = ["--config-name", "reward_training", f"data.data_path={store}", f"runner.logger.log_path={folder}",
              *SMALL, "cluster.backend=ray", TWO, "actor.training_backend=fsdp", "runner.save_steps=2"]  # fmt: skip
-    first = start(*given, "runner.max_epochs=80")
+    first = start(*given, EPOCHS)
     pids: set[int] = set()
     patience = time.monotonic() + 100
     while checkpoint.latest(folder) is None and time.monotonic() < patience and first.poll() is None:
@@ -125,11 +126,10 @@ def test_the_script_trains_on_ray_and_ctrl_c_leaves_a_run_to_resume(store: Path,
     assert f"stopped; go on with runner.resume_dir={folder}" in out.replace("\n", "")
     assert len(pids) > 5 and all_gone(pids)
     step = checkpoint.load(checkpoint.find(folder))["step"]
-    assert 0 < step < 250
+    assert 0 < step < 120
     Artifact.load(folder / "checkpoints" / "best_model")
-    again = start(*given, "runner.max_epochs=80", f"runner.resume_dir={folder}", "runner.early_stop.patience=1")
-    out, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
+    alone = [each for each in given[2:] if not each.startswith(("cluster", "actor.training_backend"))]
+    assert main(["run", "reward_training", *alone, EPOCHS, f"runner.resume_dir={folder}"]) == 0  # and without Ray
     assert checkpoint.load(checkpoint.find(folder))["step"] > step
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from referee.config import Config
 from referee.errors import ConfigError, RefereeError, TimedOut, WorkerDied
+from referee.runners.places import trainer
 from referee.runtime import Call, Channel, Cluster, Rank, WorkerGroup
 from referee.runtime.ray_group import NodeGone
 from referee.training.parallel import Launch, Work
@@ -30,9 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 def fitters(cluster: Cluster) -> tuple[Rank, ...]:
-    """The ranks that train a reward model: those of `reward`, or of `actor` where only that has a place."""
-    plan = cluster.plan
-    return plan["actor" if "actor" in plan.ranks and "reward" not in plan.ranks else "reward"]
+    """The ranks that train a reward model."""
+    return cluster.plan[trainer(cluster.plan)]
 
 
 def placed(options: TrainOptions, config: Config, cluster: Cluster) -> TrainOptions:
