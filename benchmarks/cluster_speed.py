@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ from referee.runners.placed import PlacedTraining, launch_judges  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from referee.runtime import Cluster  # noqa: E402
 from referee.runtime.engine import write_token  # noqa: E402
+from referee.workers.delivery import Delivery  # noqa: E402
 
 COMMON = ["actor.num_threads=1", "env.train.num_threads=1", "env.eval.num_threads=1", "env.eval.num_envs=1"]
 RAY = ["cluster.backend=ray", "cluster.component_placement={env: 0-0, reward: 0-0}"]
@@ -62,9 +63,7 @@ def paid_by(model: Path, mode: str) -> list[str]:
 
 
 def seconds_of(run: Training) -> float:
-    start = time.perf_counter()
-    run.iterate()
-    return time.perf_counter() - start
+    return timed(run.iterate)
 
 
 @contextlib.contextmanager
@@ -101,11 +100,10 @@ MODES = ("terminal", "per_step")
 ENV_BOUND = ["algorithm.update_epochs=1", "actor.global_batch_size=1600"]
 
 
-def scaling(model: Path, iterations: int) -> dict[str, float]:
+def scaling(model: Path, iterations: int) -> None:
     """The same 64 environments in one worker, and shared by two."""
     print("\nTwo env workers beside one, one thread each, under Ray; one pass of PPO over each rollout\n")
     print("| paid | | steps/s, 1 env worker | steps/s, 2 env workers | ratio |\n|---|---|--:|--:|--:|", flush=True)
-    found: dict[str, float] = {}
     for name, lines in (("by the environment", []), ("by a model, per_step", paid_by(model, "per_step"))):
         speeds: dict[str, list[dict[str, float]]] = {"1": [], "2": []}
         for _ in range(2):
@@ -119,8 +117,6 @@ def scaling(model: Path, iterations: int) -> dict[str, float]:
         for label, key in (("whole iterations", "all"), ("rollouts alone", "rollout")):
             one, two = (size / statistics.median(row[key] for row in speeds[who]) for who in ("1", "2"))
             print(f"| {name} | {label} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |", flush=True)
-            found[f"{name}, {label}"] = one
-    return found
 
 
 @contextlib.contextmanager
@@ -152,11 +148,10 @@ def two_raylets() -> Iterator[tuple[str, Path]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def latency(model: Path, requests: int) -> dict[str, float]:
+def latency(model: Path, requests: int) -> None:
     """The way of a request: pictures into shared memory, to the reward worker, its verdict back."""
     print("\nImages through a reward worker, each with two views of 64 px; one thread\n")
     print("| images in a request | MB | reward worker | images/s | median, ms | 99 %, ms |\n|--:|--:|---|--:|--:|--:|")
-    found: dict[str, float] = {}
     deliveries = {(envs, steps): delivery_of(model, envs, steps) for envs, steps in ((1, 1), (64, 1), (64, 4))}
     places = {"reward": PlacementConfig(placement=0)}
     far = {"reward": PlacementConfig(node_group="far", placement=0)}
@@ -184,16 +179,14 @@ def latency(model: Path, requests: int) -> dict[str, float]:
                     print(f"| {count} | {size:.3g} | {name} | {count / statistics.mean(times):,.0f} "
                           f"| {1e3 * statistics.median(times):.1f} | {1e3 * np.quantile(times, 0.99):.1f} |",
                           flush=True)  # fmt: skip
-                    found[f"{name}, {count}"] = count / statistics.mean(times)
     for _, run, _ in deliveries.values():
         run.close()
-    return found
 
 
-def delivery_of(model: Path, envs: int, steps: int, mode: str = "per_step") -> tuple[Config, Training, object]:
+def delivery_of(model: Path, envs: int, steps: int, mode: str = "per_step") -> tuple[Config, Training, Delivery]:
     """A rollout with its pictures, as an env worker sends it."""
     lines = [*paid_by(model, mode), f"env.train.num_envs={envs}", f"algorithm.rollout_steps={steps}",
-             f"actor.global_batch_size={envs * steps}"]  # fmt: skip
+             f"actor.global_batch_size={min(640, envs * steps)}"]  # fmt: skip
     config = load("panda_ppo_mlp", [*COMMON, *lines]).config
     folder = Path(tempfile.mkdtemp(prefix="referee-crew-"))
     run = Training(config, folder)
@@ -238,38 +231,66 @@ def recovery(model: Path, times: int) -> None:
                   f"| {twice} | {sum(paid):,} of {wanted:,} |", flush=True)  # fmt: skip
 
 
-def paper(model: Path, speed: float, images: float) -> None:
-    """What 64 env workers and 8 reward workers would ask of a network and of one learner."""
-    workers, judges, envs, steps = 64, 8, 64, 50
-    print(f"\n{workers} env workers of {envs} environments, {judges} reward workers: on paper, from one worker each\n")
+def paper(model: Path, times: int) -> None:
+    """What 64 env workers and 8 reward workers would ask of a network and of one learner, from one worker of each."""
+    workers, judges, envs = 64, 8, 64
+    print(
+        f"\n{workers} env workers of {envs} environments, {judges} reward workers: on paper, from one worker of each\n"
+    )
     print("| | terminal | per_step |\n|---|--:|--:|")
     rows: dict[str, list[str]] = {}
-    for mode in MODES:
-        _, run, made = delivery_of(model, envs, steps, mode)
-        size, drawn = len(pickle.dumps(made, 5)), len(pickle.dumps(made.drawn, 5))  # type: ignore[attr-defined]
+    for mode, steps in (("terminal", 50), ("per_step", 10)):
+        config, run, made = delivery_of(model, envs, steps, mode)
+        crew = Crew(config, Path(), run.policy.spec)
+        seconds = statistics.median(timed(lambda: crew.collect(0)) for _ in range(times))  # noqa: B023
+        assert run.payment is not None
+        with Cluster(ClusterConfig()) as cluster:
+            judge = launch_judges(cluster, config, run.payment)
+            assert judge is not None
+            packed, cameras = Packed.of(run.payment.manager.artifact), run.payment.reward.cameras
+            judge.judge(made, cameras, packed, 0)
+            judging = statistics.median(timed(lambda: judge.judge(made, cameras, packed, 0)) for _ in range(times))  # noqa: B023
+        size, drawn = len(pickle.dumps(made, 5)), len(pickle.dumps(made.drawn, 5))
         weights = len(pickle.dumps({name: each.numpy() for name, each in run.policy.state_dict().items()}, 5))
+        run.warm_start(QUIET)
+        run.iterate()
+        learning = statistics.median(
+            timed(lambda: run.actor.update(run.rollout, progress=0.0, iteration=99))
+            for _ in range(times)  # noqa: B023
+        )
+        shown = len(made.rollout.finals) if mode == "terminal" else envs * steps
+        crew.close()
         run.close()
-        rollouts = workers * speed / (envs * steps)
-        shown = envs if mode == "terminal" else envs * steps  # one end per environment, or every state
+        rollouts, samples = workers / seconds, envs * steps
         for name, value in {
-            "bytes per step, to the learner without pictures": f"{(size - drawn) / (envs * steps):,.0f}",
-            "bytes per step, pictures to a reward worker": f"{drawn / (envs * steps):,.0f}",
-            "bytes per step, weights to an env worker": f"{weights / (envs * steps):,.0f}",
-            "steps/s of all env workers": f"{workers * speed:,.0f}",
-            "messages/s at the command (2 calls and 2 answers per rollout)": f"{4 * rollouts:,.1f}",
-            "MB/s into the command, whole rollouts": f"{rollouts * size / 1e6:,.1f}",
-            "MB/s into each reward worker": f"{rollouts * size / judges / 1e6:,.1f}",
-            "images/s asked of each reward worker": f"{rollouts * shown / judges:,.0f}",
-            "images/s that one gives here": f"{images:,.0f}",
+            "bytes per step to the command, without pictures": (size - drawn) / samples,
+            "bytes per step, pictures": drawn / samples,
+            "bytes per step, weights to the env workers": weights / samples,
+            "steps/s of one env worker, drawing included": samples / seconds,
+            f"steps/s of {workers}": workers * samples / seconds,
+            "messages/s at the command (two calls, two answers a rollout)": 4 * rollouts,
+            "MB/s into the command, with pictures": rollouts * size / 1e6,
+            "MB/s into each reward worker": rollouts * size / judges / 1e6,
+            "images/s asked of each reward worker": rollouts * shown / judges,
+            "images/s that one gives, one thread": shown / judging,
+            "steps/s that the learner takes, one thread": samples / learning,
         }.items():
-            rows.setdefault(name, []).append(value)
+            rows.setdefault(name, []).append(f"{value:,.0f}")
     for name, values in rows.items():
         print(f"| {name} | {' | '.join(values)} |")
 
 
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("overhead", "scaling", "latency", "recovery"), help="one table alone")
+    parser.add_argument(
+        "--part", choices=("overhead", "scaling", "latency", "recovery", "paper"), help="one table alone"
+    )
     parser.add_argument("--iterations", type=int, default=12)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -279,13 +300,13 @@ def main() -> int:
         if args.part in (None, "overhead"):
             overhead(model, args.iterations)
         if args.part in (None, "scaling"):
-            speeds = scaling(model, args.iterations // 2)
+            scaling(model, args.iterations // 2)
         if args.part in (None, "latency"):
-            images = latency(model, 20 * args.iterations)
+            latency(model, 20 * args.iterations)
         if args.part in (None, "recovery"):
             recovery(model, max(2, args.iterations // 2))
-        if args.part is None:
-            paper(model, speeds["by the environment, whole iterations"], images["another process, 256"])
+        if args.part in (None, "paper"):
+            paper(model, max(2, args.iterations // 2))
     return 0
 
 

