@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -242,22 +243,21 @@ def paper(model: Path, times: int) -> None:
     for mode, steps in (("terminal", 50), ("per_step", 10)):
         config, run, made = delivery_of(model, envs, steps, mode)
         crew = Crew(config, Path(), run.policy.spec)
-        seconds = statistics.median(timed(lambda: crew.collect(0)) for _ in range(times))  # noqa: B023
+        seconds = statistics.median(timed(partial(crew.collect, 0)) for _ in range(times))
         assert run.payment is not None
         with Cluster(ClusterConfig()) as cluster:
             judge = launch_judges(cluster, config, run.payment)
             assert judge is not None
             packed, cameras = Packed.of(run.payment.manager.artifact), run.payment.reward.cameras
-            judge.judge(made, cameras, packed, 0)
-            judging = statistics.median(timed(lambda: judge.judge(made, cameras, packed, 0)) for _ in range(times))  # noqa: B023
+            look = partial(judge.judge, made, cameras, packed, 0)
+            look()
+            judging = statistics.median(timed(look) for _ in range(times))
         size, drawn = len(pickle.dumps(made, 5)), len(pickle.dumps(made.drawn, 5))
         weights = len(pickle.dumps({name: each.numpy() for name, each in run.policy.state_dict().items()}, 5))
         run.warm_start(QUIET)
         run.iterate()
-        learning = statistics.median(
-            timed(lambda: run.actor.update(run.rollout, progress=0.0, iteration=99))
-            for _ in range(times)  # noqa: B023
-        )
+        update = partial(run.actor.update, run.rollout, progress=0.0, iteration=99)
+        learning = statistics.median(timed(update) for _ in range(times))
         shown = len(made.rollout.finals) if mode == "terminal" else envs * steps
         crew.close()
         run.close()
