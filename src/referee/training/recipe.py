@@ -274,7 +274,7 @@ def _in_processes(
     finally:
         shutil.rmtree(start, ignore_errors=True)
     kept = Artifact.load(best_model(options.output)).model
-    return replace(found[0], state=dict(kept.state_dict()))
+    return replace(found[-1], state=dict(kept.state_dict()))
 
 
 def _work(
