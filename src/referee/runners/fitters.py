@@ -45,7 +45,7 @@ def placed(options: TrainOptions, config: Config, cluster: Cluster) -> TrainOpti
             f"actor.num_processes={asked}, but {count} reward {'worker is' if count == 1 else 'workers are'} placed: "
             f"set cluster.component_placement.reward=0-{asked - 1}, or leave actor.num_processes out"
         )
-    if count > 1 and config.actor.training_backend == "simple":
+    if count > 1 and options.fit.training_backend == "simple":
         raise ConfigError(
             f"cluster.component_placement has {count} reward workers, but actor.training_backend=simple is one "
             "process: set it to ddp or fsdp"

@@ -57,13 +57,12 @@ class FitWorker:
         """Of the process that it lives in."""
         return os.getpid()
 
-    def _store(self, host: str, port: int) -> torch.distributed.TCPStore:
+    def _store(self, host: str, port: int) -> Any:
+        store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # as torch's own documents import it
         door, self._door = self._door, None
         if door is None:
-            return torch.distributed.TCPStore(host, port, self._world, is_master=False)
-        return torch.distributed.TCPStore(
-            host, port, self._world, is_master=True, wait_for_workers=False, master_listen_fd=door.detach()
-        )
+            return store(host, port, self._world, is_master=False)
+        return store(host, port, self._world, is_master=True, wait_for_workers=False, master_listen_fd=door.detach())
 
 
 def interface_of(address: str) -> str | None:
