@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from referee.config.cluster import ClusterConfig
 from referee.config.declare import REQUIRED, key
+from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMModelConfig
 
@@ -87,6 +88,7 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
+    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     policy: str = key(
         "expert",
         "who acts: the scripted expert or uniform noise",
@@ -395,7 +397,16 @@ class RewardConfig:
     group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
     reward_mode: str = key(
-        "terminal", "judge the last state of an episode, or each", choices=("terminal", "per_step"), only_if=PAYS
+        "terminal",
+        "judge the last state of an episode, each state, or windows of the last ones",
+        choices=("terminal", "per_step", "history_buffer"),
+        only_if=PAYS,
+    )
+    history_reward_assign: str = key(
+        "end",
+        "a window pays the step that ended it; each step that it judged, once; or each step for all its windows",
+        choices=("end", "once", "sum"),
+        only_if="reward_mode=history_buffer",
     )
     hold_terminal: bool = key(
         False,
@@ -429,6 +440,8 @@ class RewardConfig:
         RewardModelConfig, "the model", only_if=PAYS,
         by=("reward.model.model_type", {"vlm": VLMModelConfig, "history_vlm": VLMModelConfig}),
     )  # fmt: skip
+    api: ApiConfig = key(ApiConfig, "where a vision-language model answers", only_if="use_reward_model")
+    text: TextRewardConfig = key(TextRewardConfig, "pays for texts", only_if="runner.task_type=text")
     alarm: AlarmConfig = key(AlarmConfig, "says when not to trust it", only_if="use_reward_model")
     refine: RefineConfig = key(RefineConfig, "repairs it", only_if="use_reward_model")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from referee.config.declare import REQUIRED, key
+from referee.config.history import Buffers
 
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 GENERATES = "readout=generate"
@@ -49,6 +50,13 @@ class VLMModelConfig:
     do_sample: bool = key(False, "draw answers instead of taking the likeliest", only_if=GENERATES)
     temperature: float = key(0.0, "of what is drawn; 0 = as the model says", low=0, only_if="do_sample")
     use_chat_template: bool = key(True, "ask as a user in the model's own chat format, else in plain text")
+    history_buffers: Buffers = key(
+        None, "the windows that are judged, by any names; null = one of 5 frames at every step",
+        only_if="reward.reward_mode=history_buffer",
+    )  # fmt: skip
+    interval_reward: float = key(
+        0.0, "paid for steps that no window judged", only_if="reward.reward_mode=history_buffer"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
