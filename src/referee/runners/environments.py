@@ -37,6 +37,7 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold
     """
     if not config.use_reward_model:
         return None
+    assert isinstance(config.model, RewardModelConfig)
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
     model = open_model(config.model)
