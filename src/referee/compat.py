@@ -12,6 +12,7 @@ from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
 from referee.models.binary_classifier import BinaryRewardClassifier
 from referee.models.resnet_reward import ResNetRewardModel
+from referee.models.vlm.judge import HistoryVLMRewardModel, VLMRewardModel
 from referee.rewards.manager import RewardManager
 from referee.workers.reward import RewardWorker
 
@@ -19,6 +20,7 @@ __all__ = [
     "BinaryRewardClassifier",
     "DataCollectorWrapper",
     "EmbodiedRewardWorker",
+    "HistoryVLMRewardModel",
     "ImageRewardWorker",
     "ResNetRewardModel",
     "RewardBinaryDataset",
@@ -26,6 +28,7 @@ __all__ = [
     "RewardDatasetPayload",
     "RewardManager",
     "RewardWorker",
+    "VLMRewardModel",
 ]
 
 EmbodiedRewardWorker = ImageRewardWorker = RewardWorker

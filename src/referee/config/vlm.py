@@ -69,10 +69,9 @@ class VLMDataConfig:
     )
     train_data_paths: tuple[str, ...] = key(REQUIRED, "segments.jsonl of the training windows", single=True)
     val_data_paths: tuple[str, ...] | None = key(None, "the same for validation; null = none", single=True)
-    video_root: str | None = key(
-        None, "folder that pkl_path of a segment starts from; null = that of dataset_info.json"
-    )
+    video_root: str | None = key(None, "folder that a segment's pkl_path starts from; null = that of dataset_info.json")
     video_nframes: int = key(5, "frames of a window; longer ones are refused", low=1)
+    max_val_windows: int = key(0, "of validation, evenly spaced; 0 = all", low=0, only_if="val_data_paths")
     input_builder_name: str = key("qwentrend_input_builder", "what is asked about a window, as online")
     input_builder_params: Params = key(None, "parameters of the input builder", short="value")
 
@@ -88,9 +87,7 @@ class VLMTrainedModelConfig:
     use_chat_template: bool = key(True, "ask as a user in the model's own chat format, else in plain text")
     is_lora: bool = key(True, "learn a small adapter beside frozen weights; false = all weights")
     lora_rank: int = key(16, "size of the adapter", low=1, only_if="is_lora")
-    lora_alpha: float | None = key(
-        None, "its strength, times the rank; null = twice the rank", low=0, only_if="is_lora"
-    )
+    lora_alpha: float | None = key(None, "its strength; null = twice the rank", low=0, only_if="is_lora")
     lora_dropout: float = key(0.0, "in the adapter", low=0, high=0.9, only_if="is_lora")
     lora_vision: bool = key(True, "an adapter for the part that sees, too", only_if="is_lora")
     gradient_checkpointing: bool = key(False, "less memory for a third more time")
@@ -116,5 +113,8 @@ class VLMActorConfig:
     global_batch_size: int = key(16, "windows per step, of all processes", low=1)
     micro_batch_size: int = key(4, "windows per forward pass; gradients are accumulated", low=1)
     eval_batch_size: int = key(16, "windows per forward pass of a validation", low=1)
+    random_shift: int = key(
+        0, "largest shift of training frames in pixels, all frames of a view alike; 0 = none", low=0
+    )
     num_processes: int = key(1, "that train together, each with a copy of the model", low=1)
     num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from referee.config import Config
+from referee.config.schema import RewardModelConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.contract import Observation
 from referee.errors import ConfigError, RefereeError
@@ -342,6 +343,7 @@ def launch_judges(cluster: Cluster, config: Config, payment: Payment | TrendPaym
     if payment is None or payment.reward.eager:
         return None
     model = config.reward.model
+    assert isinstance(model, RewardModelConfig)
     how = WorkerGroup(
         make_judge, payment.reward.options, backend=model.backend, int8=model.int8,
         threads=config.actor.num_threads or os.cpu_count() or 1, fallback=Fallback(retry=("judge",)),
