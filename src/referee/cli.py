@@ -60,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("--seed", type=int, default=0)
     tiny.set_defaults(verb=_vlm_tiny)
 
+    text = verbs.add_parser("score-text", help="what a rule says about text answers")
+    text.add_argument("file", type=Path, help='.jsonl, each line {"answer": …, "reference": …}')
+    text.add_argument("--rule", default="exact", help="exact, numeric, regex or math (default exact)")
+    text.add_argument("--out", type=Path, help="write each line there with success and reward")
+    text.set_defaults(verb=_score_text)
+
     verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
@@ -255,6 +261,12 @@ def _vlm_tiny(arguments: argparse.Namespace) -> None:
 
     count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
     print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
+
+
+def _score_text(arguments: argparse.Namespace) -> None:
+    from referee.runners.text import score_text
+
+    score_text(arguments.file, rule=arguments.rule, out=arguments.out)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -181,9 +181,7 @@ def test_windows_by_hand() -> None:
 def test_payment_by_hand(assign: str, expected: list[float]) -> None:
     """Episodes of 5 steps; windows end at steps 1 and 3, and at step 1 of the second episode."""
     buffer = HistoryBuffer(history_size=3, min_history_size=3, input_interval=2, history_keys=("main_images",))
-    paid, judged = pay_windows(
-        lived(buffer, 5, 7), np.array([1, -2, 4.0]), (7, 1), assign=assign, interval_reward=9.0
-    )
+    paid, judged = pay_windows(lived(buffer, 5, 7), np.array([1, -2, 4.0]), (7, 1), assign=assign, interval_reward=9.0)
     assert paid[:, 0].tolist() == expected
     assert judged[:, 0].tolist() == [pay != 9 for pay in expected]
 

@@ -117,7 +117,9 @@ def test_ppo_is_paid_by_what_the_model_says() -> None:
     """Two rollouts of 12 steps over episodes of 7: windows of 3 frames, every second step, paid to the last one."""
     keys = [f"{WINDOW}.{name}={value}" for name, value in
             (("history_size", 3), ("min_history_size", 3), ("input_interval", 2))]  # fmt: skip
-    run = training(*keys, "reward.history_reward_assign=end", "reward.model.interval_reward=0.0625", "reward.reward_weight=2")
+    run = training(
+        *keys, "reward.history_reward_assign=end", "reward.model.interval_reward=0.0625", "reward.reward_weight=2"
+    )
     other = training()
     film = Film(other.env.env)
     for iteration in range(2):
@@ -172,7 +174,8 @@ def test_vlm_judges_single_states(mode: str) -> None:
     other.roller.collect(other.env, other.rollout, film)
     numbers = run.iterate()
     expected = [
-        [PAYS[word(episode[-1:])] if ended or mode == "per_step" else 0.0 for episode, ended in row] for row in film.seen
+        [PAYS[word(episode[-1:])] if ended or mode == "per_step" else 0.0 for episode, ended in row]
+        for row in film.seen
     ]
     np.testing.assert_array_equal(run.rollout.rewards, np.array(expected, np.float32))
     assert numbers["reward/windows"] == (48 if mode == "per_step" else 4)

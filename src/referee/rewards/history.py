@@ -195,7 +195,9 @@ class History:
 
     def _places(self, kept: np.ndarray) -> np.ndarray:
         """int[N,keep]: the slots of these frames, the oldest first; beyond them, any."""
-        return np.maximum(np.minimum((self._count - kept)[:, None] + np.arange(self._keep), self._count[:, None] - 1), 0)
+        return np.maximum(
+            np.minimum((self._count - kept)[:, None] + np.arange(self._keep), self._count[:, None] - 1), 0
+        )
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What later windows depend on, between two rollouts; nothing before the first."""
@@ -218,7 +220,9 @@ class History:
                     f"the run that is resumed kept {frames.shape[1]} frames of {frames.shape[0]} environments, here it "
                     f"is {self._keep} of {len(self._rows)}: set reward.model.history_buffers as they were"
                 )
-            self._room(name, frames[:, 0] if self._keep else np.zeros((len(self._rows), *frames.shape[2:]), frames.dtype))
+            self._room(
+                name, frames[:, 0] if self._keep else np.zeros((len(self._rows), *frames.shape[2:]), frames.dtype)
+            )
             self._frames[name][:, : self._keep] = frames
         self._count[:] = self._kept()
         self._step = 0

@@ -241,7 +241,9 @@ class TrendPayment:
         account = self.manager.account()
         windows, invalid = int(account["windows"]), int(account["invalid"])
         share = 100 * invalid / max(1, windows)
-        console.print(f"  {windows:,} windows judged; {invalid:,} answers ({share:.1f} %) could not be read or did not come")
+        console.print(
+            f"  {windows:,} windows judged; {invalid:,} answers ({share:.1f} %) could not be read or did not come"
+        )
         return account
 
     def save_state(self) -> dict[str, np.ndarray]:

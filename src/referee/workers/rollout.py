@@ -32,9 +32,7 @@ class RolloutWorker:
         self.policy = policy
         self.random = np.random.default_rng(seed)
 
-    def collect(
-        self, env: EnvWorker, rollout: Rollout, reward: Watches | None = None, *, blind: bool = False
-    ) -> None:
+    def collect(self, env: EnvWorker, rollout: Rollout, reward: Watches | None = None, *, blind: bool = False) -> None:
         """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes.
 
         blind: act evenly at random, whatever is seen.
