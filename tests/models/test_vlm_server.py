@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.models.served import TOKEN, serving
 
 from referee.errors import RefereeError
 from referee.models.vlm import Prompt, make_input_builder, make_reward_parser
 from referee.models.vlm.server import UNANSWERED, ServerModel, ServerOptions
 from referee.models.window import Window
-from tests.models.served import TOKEN, serving
 
 
 def windows(count: int, *, size: int = 64, seed: int = 0) -> list[Window]:

@@ -120,7 +120,7 @@ def slow_pay(windows: Windows, rewards: np.ndarray, shape: tuple[int, int], assi
     expected = np.full(shape, otherwise, np.float32)
     for place, amounts in paid.items():
         expected[place] = sum(amounts) if assign == "sum" else sum(amounts) / len(amounts)
-    return expected, {place for place in paid}
+    return expected, set(paid)
 
 
 @given(buffers, worlds, st.sampled_from(["end", "once", "sum"]))

@@ -250,13 +250,13 @@ def test_the_best_policy_is_chosen_by_what_was_paid(tmp_path: Path, capsys: pyte
 def test_side_by_side_pays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SAC whose environments are in another process: that one keeps frames, this one judges them."""
     monkeypatch.setattr(trends, "make_window_model", Scripted)
-    base = [*SMALL, "algorithm.name=sac", "algorithm.random_steps=100000", "algorithm.replay.save=false",
-            "~algorithm.critic_warmup", "actor.global_batch_size=16", f"{WINDOW}.history_size=3",
-            f"{WINDOW}.min_history_size=3", f"{WINDOW}.input_interval=1", "reward.history_reward_assign=end"]  # fmt: skip
-    config = load("panda_ppo_mlp_qwentrend_reward", [*base, "runner.background.enabled=true"]).config
+    base = [*SMALL, "reward.use_reward_model=true", "reward.model.model_type=history_vlm",
+            "reward.reward_mode=history_buffer", f"{WINDOW}.history_size=3", f"{WINDOW}.min_history_size=3",
+            "algorithm.random_steps=100000", "algorithm.replay.save=false", "actor.global_batch_size=16"]  # fmt: skip
+    config = load("panda_sac_mlp", [*base, "runner.background.enabled=true"]).config
     run = make_training(config, tmp_path)
     assert isinstance(run, BackgroundTraining)
-    plain = training(base=base)
+    plain = training(base=base, preset="panda_sac_mlp")
     try:
         while run.steps < 200:
             numbers = run.iterate()
@@ -349,7 +349,7 @@ def test_what_does_not_fit_is_refused(lines: list[str], says: str) -> None:
 
 def test_images_need_their_own_modes() -> None:
     base = ["reward.use_reward_model=true", "reward.model.model_path=x"]
-    with pytest.raises(ConfigError, match="needs reward.model.model_type=history_vlm"):
+    with pytest.raises(ConfigError, match=r"needs reward\.model\.model_type=history_vlm"):
         check(load("panda_ppo_mlp", [*base, "reward.reward_mode=history_buffer"]).config)
     with pytest.raises(ConfigError, match="api_base is for"):
         check(load("panda_ppo_mlp", [*base, "reward.api.api_base=http://x/v1"]).config)

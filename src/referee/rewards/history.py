@@ -45,7 +45,7 @@ class HistoryBuffer:
         return max(self.min_history_size - 1, 1)
 
     def due(self, ages: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """bool: where a window ends. ages: number of each state in its episode, from 0; ended: whether it is the last."""
+        """bool: where a window ends. ages: number of each state in its episode, from 0; ended: where it is the last."""
         on_time = (ages - self.first) % self.input_interval == 0
         return (ages >= self.first) & (on_time | (ended & self.input_on_done))
 
@@ -135,7 +135,7 @@ class History:
     def begin(self) -> None:
         """A rollout begins: of episodes under way, the last frames are kept."""
         kept = self._kept()
-        for name, images in self._frames.items():
+        for _name, images in self._frames.items():
             images[:, : self._keep] = images[self._rows[:, None], self._places(kept)]
         self._count[:] = kept
         self._step = 0

@@ -112,7 +112,7 @@ def maths(answer: str, reference: str, options: TextOptions) -> bool:
 
 
 def _parsed(text: str) -> list[Any]:
-    """What a text says in mathematics. Only LaTeX is parsed, by a grammar: the library's other way would evaluate it."""
+    """What a text says in mathematics. Only LaTeX is parsed, by a grammar: the library's other way evaluates it."""
     result = final_answer(text)[-LONGEST:]
     library = _library()
     read = result if "$" in result or "\\(" in result or "\\[" in result else f"${result}$"

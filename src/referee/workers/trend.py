@@ -34,7 +34,10 @@ class TrendWorker:
         self, manager: TrendManager, env: RefereeVectorEnv, steps: int, *,
         buffers: Mapping[str, HistoryBuffer] | None = None, num_envs: int | None = None,
     ) -> None:  # fmt: skip
-        """buffers: of `history_buffer` mode. num_envs: of the rollouts that others draw for this worker, if not env's."""
+        """buffers: of `history_buffer` mode.
+
+        num_envs: of the rollouts that others draw for this worker, if not those of `env`.
+        """
         num_envs = env.num_envs if num_envs is None else num_envs
         self.manager, self.options, self._env = manager, manager.options, env
         self._buffers = dict(buffers or PRESENT)
