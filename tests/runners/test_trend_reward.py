@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.models.served import TOKEN, serving
 
 from referee.config import load
 from referee.envs.contract import StepResult
@@ -18,6 +19,7 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
 from referee.models.vlm import Answers, make_reward_parser
 from referee.models.window import Window
+from referee.rewards.assign import pay_windows
 from referee.runners import trends
 from referee.runners.background import BackgroundTraining
 from referee.runners.train_policy import check, make_training
@@ -360,3 +362,47 @@ def test_one_camera_has_no_extra_view(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(RefereeError, match=r"env\.train\.cameras is only front"):
         training("env.train.cameras=[front]")
     assert "no alarm watches this reward" in caplog.text
+
+
+def test_a_server_pays_and_its_absence_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", TOKEN)
+    lines = ["reward.api.model=tiny", "reward.api.api_key_env=THE_KEY", "reward.api.backoff=0.01",
+             "reward.api.fallback=invalid_reward", f"{WINDOW}.input_interval=1"]  # fmt: skip
+    with serving(lambda prompt, body: "positive") as base:
+        run = training(*lines, f"reward.api.api_base={base}")
+        numbers = run.iterate()
+        assert numbers["reward/positive"] == 1 and numbers["reward/unanswered"] == 0
+        assert set(run.rollout.rewards.ravel().tolist()) == {1.0}
+    numbers = run.iterate()  # the server is gone
+    assert numbers["reward/unanswered"] == numbers["reward/invalid"] == 1 and numbers["reward/positive"] == 0
+    assert set(run.rollout.rewards.ravel().tolist()) <= {0.0, -0.125}
+    assert run.payment is not None and run.payment.manager.invalid == numbers["reward/windows"]  # type: ignore[union-attr]
+    run.close()
+    run = training(*lines, f"reward.api.api_base={base}", "reward.api.fallback=stop")
+    with pytest.raises(RefereeError, match="gave no answer"):
+        run.iterate()
+    run.close()
+
+
+@pytest.mark.slow
+def test_a_run_with_the_tiny_model(tmp_path: Path) -> None:
+    """The real model, never trained: what it says is what is paid, and what it babbles is invalid."""
+    from referee.models.vlm.tiny import TinyOptions, tiny_init
+
+    tiny_init(tmp_path / "tiny", TinyOptions(hidden=64, layers=2, vision_hidden=64, vision_depth=2))
+    lines = [f"reward.model.model_path={tmp_path / 'tiny'}", "algorithm.rollout_steps=6", "actor.global_batch_size=24"]
+    run = training(*lines, "reward.model.readout=score")
+    for _ in range(2):
+        numbers = run.iterate()
+    assert numbers["reward/invalid"] == 0 and numbers["reward/windows"] > 0
+    assert isinstance(run.payment, TrendPayment)
+    windows, manager = run.payment.reward._windows(), run.payment.manager
+    said = manager.judge([windows.window(i, run.env.env.task_description) for i in range(len(windows))])
+    expected, _ = pay_windows(windows, said.reward, (6, 4), assign="once", interval_reward=0.0)
+    np.testing.assert_array_equal(run.rollout.rewards, expected)
+    run.close()
+    babble = training(*lines, "reward.model.max_new_tokens=2")
+    numbers = babble.iterate()
+    assert numbers["reward/invalid"] > 0.5
+    assert manager.invalid == 0 and babble.payment.manager.invalid > 0  # type: ignore[union-attr]
+    babble.close()
