@@ -98,12 +98,21 @@ def score(model: Qwen, batch: Batch, words: Sequence[str]) -> Tensor:
         return found
     cache, mask = said.past_key_values, batch.inputs["attention_mask"]
     length = mask.shape[1]
+    # i64[n,1]: pictures take fewer positions than tokens
+    shift = next(each.rope_deltas for each in model.net.modules() if hasattr(each, "rope_deltas"))
     for number, each in enumerate(tokens):
         if len(each) < 2:
             continue
         before = torch.tensor(each[:-1], device=mask.device).expand(len(mask), -1)
         more = torch.cat([mask, torch.ones_like(before)], 1)
-        goes_on = model.net(input_ids=before, attention_mask=more, past_key_values=cache, use_cache=True)
+        places = mask.sum(1, keepdim=True) + shift + torch.arange(before.shape[1], device=mask.device)
+        goes_on = model.net(
+            input_ids=before,
+            attention_mask=more,
+            position_ids=places.expand(3, -1, -1),
+            past_key_values=cache,
+            use_cache=True,
+        )
         later = torch.log_softmax(goes_on.logits.float(), 2)
         after = torch.tensor(each[1:], device=mask.device).expand(len(mask), -1)
         found[:, number] += later.gather(2, after[..., None])[..., 0].sum(1)

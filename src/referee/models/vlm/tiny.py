@@ -36,7 +36,7 @@ class TinyOptions:
     heads: int = 4
     vision_hidden: int = 128
     vision_depth: int = 3
-    patch: int = 8
+    patch: int = 16
     """Pixels of a patch; four patches are one token of language."""
     image_size: int = 64
     """Pictures of this size are taken as they are, smaller ones scaled up, larger ones kept."""

@@ -60,12 +60,12 @@ class TrendScores:
     def to_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes the same."""
         rates = {name: [rate.successes, rate.trials] for name, rate in (("up", self.up), ("down", self.down))}
-        return {"loss": self.loss, "counts": self.confusion.counts.tolist(), **rates}
+        return {"loss": self.loss, "counts_matrix": self.confusion.counts.tolist(), **rates}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TrendScores:
         """The inverse."""
-        confusion = Confusion(LABELS, np.array(values["counts"], np.int64))
+        confusion = Confusion(LABELS, np.array(values["counts_matrix"], np.int64))
         return cls(values["loss"], confusion, Rate(*values["up"]), Rate(*values["down"]))
 
     def __str__(self) -> str:
