@@ -86,8 +86,10 @@ class Film:
     def begin(self) -> None:
         if self.before is None:
             self.before = [[frame] for frame in self.pictures()]
+            self.progress = [[np.nan] for _ in self.before]
         self.episodes = self.before
         self.seen: list[list[tuple[list[np.ndarray], bool]]] = []
+        self.trends: dict[tuple[int, int], list[float]] = {}
 
     def pictures(self, ids: Any = None, *, final: bool = False) -> np.ndarray:
         views = self.env.render_cameras(ids, final=final)
@@ -98,9 +100,12 @@ class Film:
         row = []
         for env, episode in enumerate(self.episodes):
             episode.append(self.pictures([env], final=True)[0] if ended[env] else now[env])
+            about = result[4]["final_info"] if ended[env] else result[4]
+            self.progress[env].append(float(about["progress"][env]))
+            self.trends[step, env] = list(self.progress[env])
             row.append((list(episode), bool(ended[env])))
             if ended[env]:
-                episode[:] = [now[env]]
+                episode[:], self.progress[env][:] = [now[env]], [float(result[4]["progress"][env])]
         self.seen.append(row)
 
     def pay(self, size: int, interval: int) -> np.ndarray:
@@ -137,6 +142,12 @@ def test_ppo_is_paid_by_what_the_model_says() -> None:
         assert numbers["reward/invalid"] == pytest.approx((said == -0.125).mean()) and numbers["reward/unanswered"] == 0
         assert numbers["reward/positive"] == pytest.approx((said == 1).mean())
         assert numbers["reward/score"] == pytest.approx(said.mean())
+        change = np.array(
+            [film.trends[s, e][-1] - film.trends[s, e][-3] for s, e in np.argwhere(~np.isnan(paid)).tolist()]
+        )
+        true = np.where(np.isnan(change), np.nan, np.select([change > 0.05, change < -0.05], [1.0, -0.5], 0.25))
+        assert numbers["reward/agreement"] == pytest.approx((true == said)[~np.isnan(change)].mean())
+        assert numbers["reward/truly_positive"] == pytest.approx((true == 1)[~np.isnan(change)].mean())
         assert "reward/true_success" in numbers and "reward/hacking_gap" not in numbers
         assert iteration == 0 or len(said) < paid.size / 2
     assert isinstance(run.payment, TrendPayment)

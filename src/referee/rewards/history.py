@@ -11,6 +11,8 @@ from referee.errors import RefereeError
 from referee.models.window import Window
 
 KEYS = ("main_images", "extra_view_images")
+PROGRESS = "progress"
+"""Kept beside the frames where it is known, for the log: no window shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +172,7 @@ class History:
         return Windows(flat, tuple(buffer.history_keys for buffer in self._buffers), *joined[:, order])
 
     def _put(self, rows: np.ndarray, frames: Mapping[str, np.ndarray]) -> None:
-        names = {name for buffer in self._buffers for name in buffer.history_keys}
+        names = {PROGRESS, *(name for buffer in self._buffers for name in buffer.history_keys)}
         for name in sorted(names & set(frames)):
             images = self._room(name, frames[name])
             images[rows, self._count[rows]] = frames[name]

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from referee.datasets.windows import LABELS
+from referee.datasets.windows import LABELS, NEGATIVE, POSITIVE, WindowOptions, trends
 from referee.errors import RefereeError
 from referee.models.vlm import INVALID, Answers, WindowModel
 from referee.models.vlm.server import UNANSWERED
 from referee.models.window import Window
 from referee.rewards.arithmetic import RewardOptions
 from referee.rewards.assign import pay_windows
-from referee.rewards.history import Windows
+from referee.rewards.history import PROGRESS, Windows
 from referee.rewards.score_rollout import Scored
 
 _log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class TrendManager:
         rewards, judged = pay_windows(
             windows, answers.reward, shape, assign=self._assign, interval_reward=self._interval_reward
         )
+        self._latest |= trend_beside(windows, answers)
         return Scored(rewards, judged, None, None)
 
     def judge(self, windows: Sequence[Window]) -> Answers:
@@ -94,6 +95,24 @@ class TrendManager:
                 "%d of %d answers cannot be read and pay invalid_reward, as %.60r: is this model fine-tuned "
                 "(reward.model.lora_path)?", len(unread), len(answers), unread[0],
             )  # fmt: skip
+
+
+def trend_beside(windows: Windows, answers: Answers) -> dict[str, float]:
+    """How often the model names the true trend of a window, where the world tells its progress; only logged."""
+    if PROGRESS not in windows.frames or not len(windows):
+        return {}
+    bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
+    change, names = trends(windows.frames[PROGRESS], bounds, WindowOptions.delta_threshold)
+    known, true, said = np.isfinite(change), np.array(names), np.array(answers.label)
+    found = {}
+    if known.any():
+        found["reward/agreement"] = float((true == said)[known].mean())
+        found["reward/truly_positive"] = float((true == POSITIVE)[known].mean())
+    clear = known & np.isin(true, (POSITIVE, NEGATIVE))
+    if clear.any():
+        opposite = np.where(true == POSITIVE, NEGATIVE, POSITIVE)
+        found["reward/opposite"] = float((said == opposite)[clear].mean())
+    return found
 
 
 def _numbers(answers: Answers) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
 from referee.errors import RefereeError
 from referee.rewards import FinalPictures, Scored
-from referee.rewards.history import History, HistoryBuffer, Windows
+from referee.rewards.history import PROGRESS, History, HistoryBuffer, Windows
 from referee.rewards.trend import TrendManager
 from referee.rl.rollout import Rollout
 
@@ -47,6 +47,7 @@ class TrendWorker:
         self._history = History(self._buffers, num_envs, steps)
         self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
         self._taken: Windows | None = None
+        env.tell_progress = True  # for the log
 
     def share(self, num_envs: int) -> TrendWorker:
         """One with the same model, for rollouts of fewer environments that others draw."""
@@ -62,7 +63,8 @@ class TrendWorker:
         if self._only_ends:
             return
         if not self._history.started:
-            self._history.start(self._env.render_cameras(cameras=self.cameras))
+            unknown = np.full(self._env.num_envs, np.nan, np.float32)
+            self._history.start({**self._env.render_cameras(cameras=self.cameras), PROGRESS: unknown})
         self._history.begin()
 
     def watch(self, step: int, result: StepResult) -> None:
@@ -71,13 +73,17 @@ class TrendWorker:
         if self._only_ends:
             self._finals.add(step, ended)
             return
-        now = self._env.render_cameras(cameras=self.cameras)
+        now = dict(self._env.render_cameras(cameras=self.cameras))
+        info = result[4]
+        now[PROGRESS] = info.get(PROGRESS, np.full(len(ended), np.nan, np.float32))
         ids = np.flatnonzero(ended)
         states, firsts = dict(now), {name: images[ids] for name, images in now.items()}
         if len(ids):  # what is there now is the next episode's first state
-            for name, images in self._env.render_cameras(ids, final=True, cameras=self.cameras).items():
+            finals = dict(self._env.render_cameras(ids, final=True, cameras=self.cameras))
+            finals[PROGRESS] = info["final_info"].get(PROGRESS, now[PROGRESS])[ids]
+            for name, values in finals.items():
                 states[name] = now[name].copy()
-                states[name][ids] = images
+                states[name][ids] = values
         self._history.add(states, ended, firsts)
 
     def _windows(self) -> Windows:
