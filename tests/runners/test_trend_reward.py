@@ -22,6 +22,7 @@ from referee.models.window import Window
 from referee.rewards.assign import pay_windows
 from referee.runners import trends
 from referee.runners.background import BackgroundTraining
+from referee.runners.placed import PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training
 from referee.runners.trends import TrendPayment
@@ -283,6 +284,29 @@ def test_side_by_side_pays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         run.close()
         plain.close()
+
+
+@pytest.mark.usefixtures("scripted")
+def test_crews_keep_frames_and_the_run_judges(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two crews of two environments: what their windows are worth is found at their own steps."""
+    lines = [*PPO, "cluster.component_placement.env=0-1", "cluster.component_placement.reward=0",
+             f"{WINDOW}.input_interval=1", "reward.history_reward_assign=end"]  # fmt: skip
+    config = load("panda_ppo_mlp_qwentrend_reward", lines).config
+    check(config)
+    run = make_training(config, tmp_path)
+    assert isinstance(run, PlacedTraining) and "windows are judged in the process of the run" in caplog.text
+    run.iterate()
+    saved = run.save()
+    numbers = run.iterate()
+    assert (run.rollout.rewards[0] != 0).all(), "windows that began in the last rollout"
+    assert numbers["reward/windows"] > 0
+    again = make_training(config, tmp_path / "again")
+    again.resume(saved)
+    again.iterate()
+    np.testing.assert_array_equal(again.rollout.rewards, run.rollout.rewards)
+    assert len(set(run.rollout.rewards.ravel().tolist())) > 3
+    for each in (run, again):
+        each.close()
 
 
 def test_the_document_is_accepted(tmp_path: Path) -> None:
