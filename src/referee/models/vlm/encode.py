@@ -164,7 +164,9 @@ class Encoder:
             height, width = self._size(*clip.shape[1:3])
             if (height, width) != clip.shape[1:3]:
                 size = (width, height)
-                clip = np.stack([np.asarray(Image.fromarray(each).resize(size, Image.BICUBIC)) for each in clip])
+                clip = np.stack(
+                    [np.asarray(Image.fromarray(each).resize(size, Image.Resampling.BICUBIC)) for each in clip]
+                )
             pair = self.images.temporal_patch_size
             clip = np.concatenate([clip, clip[-1:].repeat(-len(clip) % pair, 0)])
             frames = self._normal(clip).reshape(-1, pair, height, width, 3)
@@ -175,16 +177,11 @@ class Encoder:
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         """What the processor scales pictures of a size to."""
-        module = importlib.import_module(type(self.images).__module__)
-        return tuple(
-            module.smart_resize(
-                height,
-                width,
-                factor=self.images.patch_size * self.images.merge_size,
-                min_pixels=self.images.size["shortest_edge"],
-                max_pixels=self.images.size["longest_edge"],
-            )
-        )
+        scale = importlib.import_module(type(self.images).__module__).smart_resize
+        low, high = self.images.size["shortest_edge"], self.images.size["longest_edge"]
+        cell = self.images.patch_size * self.images.merge_size
+        found: tuple[int, int] = scale(height, width, factor=cell, min_pixels=low, max_pixels=high)
+        return found
 
     def _normal(self, pixels: np.ndarray) -> np.ndarray:
         """f32: pixels as the model knows them."""
