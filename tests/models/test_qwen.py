@@ -41,6 +41,28 @@ def test_pictures_that_need_no_scaling_get_the_numbers_of_the_official_processor
     assert model.encoder._patches([images[0][:24, :24]]) is None  # those are scaled by the processor
 
 
+def test_clips_are_cut_into_patches_of_two_frames(model: Qwen) -> None:
+    """By hand: the first patch of the second pair; a still clip has the numbers of a picture."""
+    clip = window(3, frames=3).frames["main_images"]
+    batch = model.encoder.encode([make_input_builder(params={"as_video": True})(window(3, frames=3))])
+    assert batch.inputs["video_grid_thw"].tolist() == [[2, 2, 2], [2, 2, 2]]  # three frames, the last one twice
+    patches = batch.inputs["pixel_values_videos"].numpy().reshape(2, 2, 4, 3, 2, 16, 16)
+    by_hand = (clip[2, :16, :16].astype(np.float32) / 255 - 0.5) / 0.5
+    assert np.allclose(patches[0, 1, 0], by_hand.transpose(2, 0, 1)[:, None].repeat(2, 1), atol=1e-6)
+    first = (clip[1, 16:, :16].astype(np.float32) / 255 - 0.5) / 0.5
+    assert np.allclose(patches[0, 0, 2, :, 1], first.transpose(2, 0, 1), atol=1e-6)
+    still = model.encoder._films([clip[:1]])[0]
+    picture = model.encoder._patches([clip[0]])
+    assert picture is not None and np.allclose(still, picture[0], atol=1e-6)
+    text = model.encoder.tokenizer.decode(batch.inputs["input_ids"][0])
+    assert "<0.1 seconds><|vision_start|><|video_pad|><|vision_end|><0.2 seconds>" in text
+    assert (batch.inputs["mm_token_type_ids"] == 2).sum() == 4
+    said = HistoryVLMRewardModel(model, make_input_builder(params={"as_video": True}), how=SCORE).judge([window(3)])
+    assert said.probabilities is not None and np.isfinite(said.probabilities).all()
+    scaled = model.encoder._films([np.zeros((2, 20, 20, 3), np.uint8)])
+    assert scaled[1].tolist() == [[1, 2, 2]] and scaled[0].shape == (4, 1536)
+
+
 def test_answers_follow_the_prompt_and_only_they_have_labels(model: Qwen) -> None:
     prompts = [make_input_builder()(window(0)), make_input_builder()(window(1, task="Push the cube."))]
     batch = model.encoder.encode(prompts, ["positive", "unclear"])

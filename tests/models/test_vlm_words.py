@@ -28,6 +28,9 @@ def test_the_prompt_shows_both_views_from_the_oldest_frame_to_the_newest() -> No
         assert np.array_equal(images[number], shown.frames["main_images"][number])
         assert np.array_equal(images[5 + number], shown.frames["extra_view_images"][number, 0])
     assert TASK in prompt.text and prompt.text.endswith("Answer positive, negative or unclear.")
+    film = make_input_builder(params={"as_video": True})(shown)
+    assert [part.shape for part in film.parts if not isinstance(part, str)] == [(5, 32, 32, 3)] * 2
+    assert all(np.array_equal(a, b) for a, b in zip(film.images, images, strict=True))
     woven = make_input_builder(params={"by_view": False})(shown).images
     assert np.array_equal(woven[2], shown.frames["main_images"][1])
     assert np.array_equal(woven[3], shown.frames["extra_view_images"][1, 0])

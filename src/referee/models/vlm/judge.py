@@ -97,7 +97,6 @@ def score(model: Qwen, batch: Batch, words: Sequence[str]) -> Tensor:
     if not longer:
         return found
     cache, mask = said.past_key_values, batch.inputs["attention_mask"]
-    length = mask.shape[1]
     # i64[n,1]: pictures take fewer positions than tokens
     shift = next(each.rope_deltas for each in model.net.modules() if hasattr(each, "rope_deltas"))
     for number, each in enumerate(tokens):
@@ -116,5 +115,5 @@ def score(model: Qwen, batch: Batch, words: Sequence[str]) -> Tensor:
         later = torch.log_softmax(goes_on.logits.float(), 2)
         after = torch.tensor(each[1:], device=mask.device).expand(len(mask), -1)
         found[:, number] += later.gather(2, after[..., None])[..., 0].sum(1)
-        cache.crop(length)
+        cache.crop(-before.shape[1])
     return found

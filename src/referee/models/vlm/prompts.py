@@ -27,14 +27,15 @@ class Prompt:
     """Text and pictures in the order in which they are shown; never the answer."""
 
     parts: tuple[str | np.ndarray, ...]
-    """Texts, and pictures uint8[H,W,3]."""
+    """Texts, pictures uint8[H,W,3], and clips uint8[k,H,W,3] for models that take films."""
     system: str = ""
     """What is said before everything else; most models need nothing."""
 
     @property
     def images(self) -> list[np.ndarray]:
-        """The pictures alone."""
-        return [part for part in self.parts if isinstance(part, np.ndarray)]
+        """The pictures alone, frames of clips among them."""
+        arrays = [part for part in self.parts if isinstance(part, np.ndarray)]
+        return [image for part in arrays for image in (part if part.ndim == 4 else [part])]
 
     @property
     def text(self) -> str:
@@ -70,13 +71,19 @@ def make_input_builder(name: str = QWENTREND, params: Mapping[str, Any] | None =
 
 @register_input_builder(QWENTREND)
 def qwentrend_input_builder(
-    window: Window, *, default_task_description: str = "", max_frames: int = 0, by_view: bool = True
+    window: Window,
+    *,
+    default_task_description: str = "",
+    max_frames: int = 0,
+    by_view: bool = True,
+    as_video: bool = False,
 ) -> Prompt:
     """The frames of every view from the oldest to the newest, and the question whether the task comes closer.
 
     default_task_description: for windows that do not say what is to be done.
     max_frames: show only so many, evenly spaced with both ends kept; 0 = all.
     by_view: all frames of one view, then those of the next; else all views of one frame, then the next frame.
+    as_video: each view is one clip, in which the model sees two frames at a time; else each frame is a picture.
     """
     task = window.task or default_task_description
     views = _views(window)
@@ -86,7 +93,10 @@ def qwentrend_input_builder(
         views, count = [view[kept] for view in views], len(kept)
     named = [("main camera", views[0]), *((f"camera {n}", view) for n, view in enumerate(views[1:], 2))]
     parts: list[str | np.ndarray] = [f"Task: {task}\n" if task else ""]
-    if by_view:
+    if as_video:
+        for name, view in named:
+            parts += [f"{name}: ", view, "\n"]
+    elif by_view:
         for name, view in named:
             parts += [f"{name}, {count} frames, oldest first: ", *view, "\n"]
     else:

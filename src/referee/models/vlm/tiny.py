@@ -13,16 +13,20 @@ from referee.datasets.windows import LABELS
 from referee.envs.panda.tasks import TASKS
 from referee.episodes.optional import require
 from referee.errors import RefereeError
-from referee.models.vlm.encode import END, IMAGE, START, TURN_END
+from referee.models.vlm.encode import END, IMAGE, START, TURN_END, VIDEO
 from referee.models.vlm.prompts import EXTRA, MAIN, make_input_builder
+from referee.models.vlm.qwen import image_processor, transformers
 from referee.models.window import Window
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", TURN_END, START, END, IMAGE, "<|video_pad|>")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", TURN_END, START, END, IMAGE, VIDEO)
+_SHOWN = (
+    "{{% if part.type == 'image' %}}{image}{{% elif part.type == 'video' %}}{video}"
+    "{{% else %}}{{{{ part.text }}}}{{% endif %}}"
+)
 CHAT = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% for part in message.content %}{% if part.type == 'image' %}" + START + IMAGE + END + "{% else %}"
-    "{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+    + _SHOWN.format(image=START + IMAGE + END, video=START + VIDEO + END)
+    + "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """The chat format of Qwen3-VL, as far as our prompts use it."""
 
@@ -46,14 +50,14 @@ class TinyOptions:
 
 def tiny_init(folder: Path, options: TinyOptions | None = None) -> int:
     """Write the model as safetensors and JSON; how many parameters it has."""
-    transformers = require("transformers", extra="vlm", what="a vision-language model")
+    library = transformers()
     options = options or TinyOptions()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RefereeError(f"{folder} is there already: choose a new folder")
-    tokenizer = _tokenizer(transformers)
-    net = transformers.Qwen3VLForConditionalGeneration(_config(transformers, tokenizer, options))
+    tokenizer = _tokenizer(library)
+    net = library.Qwen3VLForConditionalGeneration(_config(library, tokenizer, options))
     _initialise(net, options)
-    net.generation_config = transformers.GenerationConfig(
+    net.generation_config = library.GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END), pad_token_id=tokenizer.pad_token_id
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,13 +67,13 @@ def tiny_init(folder: Path, options: TinyOptions | None = None) -> int:
     return sum(each.numel() for each in net.parameters())
 
 
-def _config(transformers: Any, tokenizer: Any, options: TinyOptions) -> Any:
+def _config(library: Any, tokenizer: Any, options: TinyOptions) -> Any:
     ids = tokenizer.convert_tokens_to_ids
     head = options.hidden // options.heads
     half = head // 2
     sections = [half - 2 * (half // 3), half // 3, half // 3]
     side = options.image_size // options.patch
-    return transformers.Qwen3VLConfig(
+    return library.Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": options.hidden,
@@ -100,7 +104,7 @@ def _config(transformers: Any, tokenizer: Any, options: TinyOptions) -> Any:
             "initializer_range": options.initializer_range,
         },
         image_token_id=ids(IMAGE),
-        video_token_id=ids("<|video_pad|>"),
+        video_token_id=ids(VIDEO),
         vision_start_token_id=ids(START),
         vision_end_token_id=ids(END),
         tie_word_embeddings=True,
@@ -117,7 +121,7 @@ def _initialise(net: Any, options: TinyOptions) -> None:
         torch.nn.init.normal_(value, std=fan**-0.5)
 
 
-def _tokenizer(transformers: Any) -> Any:
+def _tokenizer(library: Any) -> Any:
     """Byte-level BPE over the texts of our own prompts; the label words are one token each."""
     tokenizers = require("tokenizers", extra="vlm", what="a vision-language model")
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -130,7 +134,7 @@ def _tokenizer(transformers: Any) -> Any:
         show_progress=False,
     )
     made.train_from_iterator(_texts(), trainer)
-    return transformers.PreTrainedTokenizerFast(
+    return library.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="<|endoftext|>", eos_token=TURN_END, chat_template=CHAT
     )
 
@@ -138,20 +142,24 @@ def _tokenizer(transformers: Any) -> Any:
 def _texts() -> list[str]:
     """What our prompts and answers are made of."""
     frames = {MAIN: np.zeros((5, 8, 8, 3), np.uint8), EXTRA: np.zeros((5, 2, 8, 8, 3), np.uint8)}
-    texts = [*LABELS, *(f" {label}" for label in LABELS), "user\n", "assistant\n", "system\n"] * 4
+    texts = [
+        *LABELS,
+        *(f" {label}" for label in LABELS),
+        "user\n",
+        "assistant\n",
+        "system\n",
+        "<0.1 seconds><0.3 seconds>",
+    ] * 4
     for task in TASKS.values():
-        for by_view in (True, False):
-            builder = make_input_builder(params={"by_view": by_view})
+        for params in ({}, {"by_view": False}, {"as_video": True}):
+            builder = make_input_builder(params=params)
             texts += [part for part in builder(Window(frames, task.description)).parts if isinstance(part, str)] * 4
     return texts
 
 
 def _image_processor(options: TinyOptions) -> Any:
-    module = require(
-        "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl", extra="vlm", what="a vision-language model"
-    )
     half = [0.5, 0.5, 0.5]
-    return module.Qwen2VLImageProcessorPil(
+    return image_processor()(
         patch_size=options.patch,
         merge_size=2,
         temporal_patch_size=2,
