@@ -392,6 +392,17 @@ def test_images_need_their_own_modes() -> None:
         check(load("panda_ppo_mlp", [*base, "reward.api.api_base=http://x/v1"]).config)
 
 
+def test_a_model_is_asked_as_it_was_taught(caplog: pytest.LogCaptureFixture) -> None:
+    name, words = "qwentrend_input_builder", {"default_task_description": "lift"}
+    note = {"input_builder_name": name, "input_builder_params": {"as_video": True}}
+    assert trends._as_taught(note, name, {}) == (name, {"as_video": True})
+    assert trends._as_taught(note, name, words) == (name, {"as_video": True, **words})
+    assert trends._as_taught({}, name, {"max_frames": 2}) == (name, {"max_frames": 2})
+    assert "fine-tuned" not in caplog.text
+    assert trends._as_taught(note, name, {"max_frames": 2}) == (name, {"max_frames": 2})
+    assert "fine-tuned with input_builder_name=qwentrend_input_builder" in caplog.text
+
+
 @pytest.mark.usefixtures("scripted")
 def test_one_camera_has_no_extra_view(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(RefereeError, match=r"env\.train\.cameras is only front"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold",
 IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "max_new_tokens", "do_sample", "temperature",
               "use_chat_template", "infer_micro_batch_size")  # fmt: skip
 """Keys of a model that computes here."""
+TASK_WORDS = "default_task_description"
 _log = logging.getLogger(__name__)
 
 
@@ -127,7 +129,7 @@ def make_window_model(config: RewardConfig) -> WindowModel:
     """What judges: behind a server where one is named, else in this process."""
     model = config.model
     assert isinstance(model, VLMModelConfig)
-    builder = make_input_builder(model.input_builder_name, values(model.input_builder_params))
+    asked = values(model.input_builder_params)
     parser = make_reward_parser(model.reward_parser_name, values(model.reward_parser_params))
     api = config.api
     if api.api_base is not None:
@@ -137,7 +139,7 @@ def make_window_model(config: RewardConfig) -> WindowModel:
             sampling=sampling, timeout=api.timeout, retries=api.retries, backoff=api.backoff,
             concurrency=api.concurrency, fallback=api.fallback,
         )  # fmt: skip
-        return ServerModel(options, builder, parser)
+        return ServerModel(options, make_input_builder(model.input_builder_name, asked), parser)
     from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
     from referee.models.vlm.qwen import QwenOptions, load
 
@@ -152,7 +154,26 @@ def make_window_model(config: RewardConfig) -> WindowModel:
         readout=model.readout, infer_micro_batch_size=model.infer_micro_batch_size,
         max_new_tokens=model.max_new_tokens, do_sample=model.do_sample, temperature=model.temperature,
     )  # fmt: skip
+    builder = make_input_builder(*_as_taught(loaded.note, model.input_builder_name, asked))
     return HistoryVLMRewardModel(loaded, builder, parser, how)
+
+
+def _as_taught(note: Mapping[str, Any], name: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The input builder: the one that the model was fine-tuned with, unless another is asked for, with a warning.
+
+    note: beside its weights. A description of the task for windows without one changes nothing that was learned.
+    """
+    taught = note.get("input_builder_name", name), dict(note.get("input_builder_params", {}))
+    words = {TASK_WORDS: params[TASK_WORDS]} if TASK_WORDS in params else {}
+    if (name, {**params, **words}) == (taught[0], {**taught[1], **words}) or not note:
+        return name, params
+    if name == VLMModelConfig().input_builder_name and params == words:
+        return taught[0], {**taught[1], **words}
+    _log.warning(
+        "this model was fine-tuned with input_builder_name=%s, input_builder_params=%s, and is asked in another way here",
+        *taught,
+    )
+    return name, params
 
 
 def make_trend_worker(

@@ -183,6 +183,10 @@ class Pictures:
 
     def url(self, image: np.ndarray) -> str:
         """data:image/png;base64,… of uint8[H,W,3]"""
+        if image.ndim != 3:
+            raise RefereeError(
+                "a server takes pictures, not clips: set reward.model.input_builder_params.as_video=false"
+            )
         place = (image.__array_interface__["data"][0], image.shape, image.strides)
         if place not in self._known:
             file = io.BytesIO()
