@@ -170,7 +170,7 @@ def _as_taught(note: Mapping[str, Any], name: str, params: dict[str, Any]) -> tu
     if name == VLMModelConfig().input_builder_name and params == words:
         return taught[0], {**taught[1], **words}
     _log.warning(
-        "this model was fine-tuned with input_builder_name=%s, input_builder_params=%s, and is asked in another way here",
+        "this model was fine-tuned with input_builder_name=%s, input_builder_params=%s, but is asked otherwise here",
         *taught,
     )
     return name, params
