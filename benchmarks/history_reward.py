@@ -3,8 +3,9 @@
 Memory: bytes that one environment's history takes in a rollout of 50 steps at 64 px from two cameras, with every frame
 kept once, beside what its windows would take if each had frames of its own.
 
-Learning (with --model): a weak policy goes on for the same steps with the same seeds, under three rewards:
-  history  the model pays for windows of five frames, every fourth step, each step once.
+Learning (with --arms): a weak policy goes on for the same steps with the same seeds, under these rewards:
+  history  the model (--model) pays for windows of five frames, every fourth step, each step once.
+  oracle   the same windows, judged by the simulation's own progress instead of a model: the most to hope for.
   env      the environment's dense reward pays.
   none     nothing is paid.
 Judged on 256 fixed episodes with the mean action, at the start, on the way and at the end. The truth is only looked at.
@@ -13,6 +14,7 @@ Judged on 256 fixed episodes with the mean action, at the start, on the way and 
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 from referee import cpu
 
@@ -22,7 +24,13 @@ import numpy as np  # noqa: E402 - after the cap
 import torch  # noqa: E402
 
 from referee.config import Config, load  # noqa: E402
+from referee.datasets.windows import WindowOptions, trends  # noqa: E402
+from referee.models.vlm import make_reward_parser  # noqa: E402
+from referee.rewards import Scored  # noqa: E402
+from referee.rewards.assign import pay_windows  # noqa: E402
 from referee.rewards.history import History, HistoryBuffer, Windows  # noqa: E402
+from referee.rewards.trend import TrendManager  # noqa: E402
+from referee.runners import trends as runner_trends  # noqa: E402
 from referee.runners.arms import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from referee.runners.trends import TrendPayment  # noqa: E402
@@ -60,6 +68,43 @@ def memory() -> None:
               f"| {copies / kept:.1f} |")  # fmt: skip
 
 
+class Blind:
+    """Draws nothing: the oracle looks at no picture."""
+
+    def __init__(self, env: Any) -> None:
+        self.num_envs = env.num_envs
+
+    def render_cameras(self, ids: Any = None, **options: Any) -> dict[str, np.ndarray]:
+        return {"main_images": np.zeros((self.num_envs if ids is None else len(ids), 1), np.uint8)}
+
+
+class Told(TrendManager):
+    """Knows how far each state is."""
+
+    def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
+        bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
+        _, names = trends(windows.frames["progress"], bounds, WindowOptions.delta_threshold)
+        parser = make_reward_parser()
+        rewards = np.array([parser(name)[1] for name in names], np.float32)
+        paid, judged = pay_windows(windows, rewards, shape, assign="once", interval_reward=0.0)
+        return Scored(paid, judged, None, None)
+
+
+class Oracle(Training):
+    """A run whose windows are judged by the truth."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        make_model, runner_trends.make_window_model = runner_trends.make_window_model, lambda config: None  # type: ignore[assignment,return-value]
+        try:
+            super().__init__(config, folder)
+        finally:
+            runner_trends.make_window_model = make_model
+        assert isinstance(self.payment, TrendPayment)
+        worker = self.payment.reward
+        worker.manager = Told(None, worker.options, task="")
+        worker._env = Blind(self.env.env)  # type: ignore[assignment]
+
+
 class Unpaid(Training):
     """A run in which nothing is paid."""
 
@@ -76,8 +121,10 @@ def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
         "actor.model.start_log_std=-1.5", f"runner.max_steps={options.steps}", "runner.eval_episodes=256",
         f"runner.eval_interval={options.eval_interval}", "algorithm.critic_warmup=5", "runner.film=false",
     ]  # fmt: skip
-    if arm != "history":
+    if arm in ("env", "none"):
         return load("panda_ppo_mlp", lines).config
+    if arm == "oracle":
+        return load("panda_ppo_mlp_qwentrend_reward", [*lines, "reward.model.model_path=nobody"]).config
     lines += [f"reward.model.model_path={options.model}", f"reward.model.readout={options.readout}"]
     if options.lora is not None:
         lines.append(f"reward.model.lora_path={options.lora}")
@@ -86,7 +133,8 @@ def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
 
 def row(arm: str, start: Path, options: argparse.Namespace) -> None:
     """Train one arm, and print it."""
-    run = (Unpaid if arm == "none" else Training)(config_of(arm, start, options), options.out / arm)
+    kind = {"none": Unpaid, "oracle": Oracle}.get(arm, Training)
+    run = kind(config_of(arm, start, options), options.out / f"{arm}_{options.task}_{options.seed}")
     began = time.perf_counter()
     run.warm_start(QUIET)
     course = [100 * run.evaluate()["eval/success_at_end"]]
@@ -95,7 +143,7 @@ def row(arm: str, start: Path, options: argparse.Namespace) -> None:
         if run.iteration % options.eval_interval == 0 or run.finished():
             course.append(100 * run.evaluate()["eval/success_at_end"])
     said = "| | | |"
-    if isinstance(run.payment, TrendPayment):
+    if arm == "history" and isinstance(run.payment, TrendPayment):
         account = run.payment.manager.account()
         asked = max(1.0, account["windows"])
         said = (
@@ -114,22 +162,26 @@ def row(arm: str, start: Path, options: argparse.Namespace) -> None:
 def main() -> None:
     """Both parts, or the memory alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a Qwen3-VL; without it only the memory is measured")
+    parser.add_argument("--model", type=Path, help="a Qwen3-VL, for the arm `history`")
     parser.add_argument("--lora", type=Path, help="its adapter")
     parser.add_argument("--readout", default="score", choices=("score", "generate"))
     parser.add_argument("--task", default="PushCube")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=96_000)
     parser.add_argument("--eval-interval", type=int, default=5)
-    parser.add_argument("--arms", nargs="+", default=["history", "env", "none"])
+    parser.add_argument(
+        "--arms", nargs="*", default=[], help="of history, oracle, env, none; without any, memory alone"
+    )
     parser.add_argument("--start", type=float, default=0.27, help="true success of the weak policy")
     parser.add_argument("--out", type=Path, default=Path("/tmp/history_reward"))
     parser.add_argument("overrides", nargs="*", help="key=value of the history arm")
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory()
-    if options.model is None:
+    if not options.arms:
         return
+    if "history" in options.arms and options.model is None:
+        parser.error("the arm `history` needs --model")
     start = options.out / f"start_{options.task}_{options.seed}"
     if not (start / "checkpoints").exists():
         weak_policy(weak_config(options.task, options.seed), start, success=options.start).close()
