@@ -32,10 +32,15 @@ class Prompt:
     """What is said before everything else; most models need nothing."""
 
     @property
+    def stills(self) -> list[str | np.ndarray]:
+        """The parts with clips as their frames, for models that take pictures only."""
+        films = [part if isinstance(part, np.ndarray) and part.ndim == 4 else [part] for part in self.parts]
+        return [part for film in films for part in film]
+
+    @property
     def images(self) -> list[np.ndarray]:
         """The pictures alone, frames of clips among them."""
-        arrays = [part for part in self.parts if isinstance(part, np.ndarray)]
-        return [image for part in arrays for image in (part if part.ndim == 4 else [part])]
+        return [part for part in self.stills if isinstance(part, np.ndarray)]
 
     @property
     def text(self) -> str:
