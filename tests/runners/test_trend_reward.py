@@ -251,7 +251,7 @@ def test_the_best_policy_is_chosen_by_what_was_paid(tmp_path: Path, capsys: pyte
     paid = []
     for _ in range(2):
         run.iterate()
-        paid.append(run.rollout.rewards)
+        paid.append(run.rollout.rewards.copy())
     run.evaluate()
     assert run.best.success == pytest.approx(np.mean(paid)) and (tmp_path / "checkpoints" / "best").is_dir()
     run.report(Console())

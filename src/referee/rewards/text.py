@@ -21,7 +21,7 @@ from referee.models.contract import Verdict
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
 LONGEST = 1000
 """Characters of an answer that are read as mathematics: nobody's result is longer."""
-SECONDS = 5
+SECONDS = 30
 """For one comparison; what takes longer is not equal."""
 
 

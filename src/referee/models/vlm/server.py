@@ -122,7 +122,7 @@ class ServerModel:
             {"type": "text", "text": part}
             if isinstance(part, str)
             else {"type": "image_url", "image_url": {"url": pictures.url(part)}}
-            for part in prompt.parts
+            for part in prompt.stills
         ]
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         if prompt.system:
@@ -183,10 +183,6 @@ class Pictures:
 
     def url(self, image: np.ndarray) -> str:
         """data:image/png;base64,… of uint8[H,W,3]"""
-        if image.ndim != 3:
-            raise RefereeError(
-                "a server takes pictures, not clips: set reward.model.input_builder_params.as_video=false"
-            )
         place = (image.__array_interface__["data"][0], image.shape, image.strides)
         if place not in self._known:
             file = io.BytesIO()
