@@ -54,6 +54,18 @@ def _parser() -> argparse.ArgumentParser:
     _preset_arguments(placed)
     placed.set_defaults(verb=_cluster_check)
 
+    vlm = verbs.add_parser("vlm", help="vision-language models").add_subparsers(required=True, metavar="tiny-init")
+    tiny = vlm.add_parser("tiny-init", help="a small random Qwen3-VL, to try the whole pipeline without a download")
+    tiny.add_argument("folder", type=Path, help="a new folder")
+    tiny.add_argument("--seed", type=int, default=0)
+    tiny.set_defaults(verb=_vlm_tiny)
+
+    text = verbs.add_parser("score-text", help="what a rule says about text answers")
+    text.add_argument("file", type=Path, help='.jsonl, each line {"answer": …, "reference": …}')
+    text.add_argument("--rule", default="exact", help="exact, numeric, regex or math (default exact)")
+    text.add_argument("--out", type=Path, help="write each line there with success and reward")
+    text.set_defaults(verb=_score_text)
+
     verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
@@ -246,6 +258,19 @@ def _cluster_check(arguments: argparse.Namespace) -> None:
     check(config.cluster, Console(), suits=lambda plan: check_places(plan, config))
 
 
+def _vlm_tiny(arguments: argparse.Namespace) -> None:
+    from referee.models.vlm.tiny import TinyOptions, tiny_init
+
+    count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
+    print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
+
+
+def _score_text(arguments: argparse.Namespace) -> None:
+    from referee.runners.text import score_text
+
+    score_text(arguments.file, rule=arguments.rule, out=arguments.out)
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
@@ -361,10 +386,13 @@ def _train(arguments: argparse.Namespace) -> None:
 def _audit(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners import audit
+    from referee.models.vlm.qwen import is_vlm
+    from referee.runners.audit import audit
+    from referee.runners.audit_vlm import audit_vlm
 
     skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
-    audit.audit(
+    judge = audit_vlm if is_vlm(arguments.artifact) else audit
+    judge(
         arguments.artifact,
         arguments.data,
         Console(),

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from referee.config import Loaded, load
+from referee.config import Config, Loaded, load
 from referee.datasets.payload import RewardBinaryDataset, RewardDatasetPayload
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.collector import RewardDataCollector
@@ -17,15 +17,19 @@ from referee.episodes.recorder import Recorder, Wanted
 from referee.errors import ConfigError, RefereeError
 from referee.models.binary_classifier import BinaryRewardClassifier
 from referee.models.resnet_reward import ResNetRewardModel
+from referee.models.vlm.judge import HistoryVLMRewardModel, VLMRewardModel
 from referee.rewards.manager import RewardManager
+from referee.rewards.text import TextOptions
 from referee.runners.train_reward import train_placed
-from referee.workers.reward import RewardWorker
+from referee.workers.reward import RewardWorker as ModelRewardWorker
+from referee.workers.text import TextRewardWorker
 
 __all__ = [
     "BinaryRewardClassifier",
     "DataCollectorWrapper",
     "EmbodiedRewardWorker",
     "FSDPRewardWorker",
+    "HistoryVLMRewardModel",
     "ImageRewardWorker",
     "ResNetRewardModel",
     "RewardBinaryDataset",
@@ -33,7 +37,21 @@ __all__ = [
     "RewardDatasetPayload",
     "RewardManager",
     "RewardWorker",
+    "VLMRewardModel",
 ]
+
+
+class RewardWorker(ModelRewardWorker):
+    """The reward worker; made from a configuration whose `runner.task_type` is `text`, one that pays by rule."""
+
+    def __new__(cls, first: Any, *rest: Any, **options: Any) -> Any:
+        """A worker for a manager and an environment, or for text answers."""
+        if isinstance(first, Config):
+            if first.runner.task_type != "text":
+                raise RefereeError("RewardWorker(config) is for runner.task_type=text: give a manager, env and steps")
+            return TextRewardWorker(TextOptions(**vars(first.reward.text)))
+        return super().__new__(cls)
+
 
 EmbodiedRewardWorker = ImageRewardWorker = RewardWorker
 

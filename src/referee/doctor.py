@@ -33,6 +33,7 @@ EXTRAS = {
     "maniskill": ("mani_skill", "ManiSkill environments"),
     "ray": ("ray", "workers on a Ray cluster"),
     "vlm": ("transformers", "vision-language rewards"),
+    "text": ("math_verify", "mathematics in text answers"),
     "franka": ("franky", "the real arm"),
     "lerobot": ("pyarrow", "LeRobot data sets"),
     "hdf5": ("h5py", "robomimic-style data"),

@@ -116,7 +116,7 @@ def audit(
     if not ids:
         raise RefereeError("there is no episode to audit")
     seen = trained_on(artifact.provenance) & set(ids)
-    _refuse_seen(len(seen), len(ids), next((id for id in ids if id in seen), ""), training_episodes)
+    refuse_seen(len(seen), len(ids), next((id for id in ids if id in seen), ""), training_episodes)
     skip = training_episodes == "skip"
     judged = judge(artifact, source, labels, ablate=ablate, skip=lambda id: skip and id in seen)
     tuned = len(trained_on(artifact.provenance, "val") & set(ids))
@@ -137,7 +137,8 @@ def trained_on(provenance: dict[str, Any], split: str = "train") -> frozenset[st
     return frozenset(str(id) for id in ids if not _COUNTER.fullmatch(str(id)))
 
 
-def _refuse_seen(seen: int, count: int, example: str, what: TrainingEpisodes) -> None:
+def refuse_seen(seen: int, count: int, example: str, what: TrainingEpisodes) -> None:
+    """An error where episodes of the training are among those of an audit and nobody asked for it."""
     if seen and what == "refuse":
         raise RefereeError(
             f"the model was trained on {seen} of these {count} episodes (as {example}): audit it on others, "

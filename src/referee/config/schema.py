@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from referee.config.cluster import ClusterConfig
 from referee.config.declare import REQUIRED, key
+from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
+from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMModelConfig
 
 ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -32,10 +34,12 @@ RECIPES: Mapping[str, Recipe] = {
         needs=("env.train", "env.eval"),
     ),
     "train_reward": Recipe(reads=("runner", "data", "actor", "cluster")),
+    "train_vlm": Recipe(reads=("runner", "data", "actor")),
 }
-TRAINS = "recipe=train_policy or recipe=train_reward"
+FITS = "recipe=train_reward or recipe=train_vlm"
+TRAINS = f"recipe=train_policy or {FITS}"
 PAYS = "use_reward_model"
-RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward"
+RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward or runner.recipe=train_vlm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +88,7 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
+    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     policy: str = key(
         "expert",
         "who acts: the scripted expert or uniform noise",
@@ -123,12 +128,12 @@ class RunnerConfig:
         None,
         "passes over the frames; null = 5, or 10 where only a head learns",
         low=1,
-        only_if="recipe=train_reward",
+        only_if=FITS,
     )
-    val_check_interval: int = key(1, "epochs between validations", low=1, only_if="recipe=train_reward")
-    save_steps: int = key(0, "also save every so many steps; 0 = never", low=0, only_if="recipe=train_reward")
-    log_interval: int = key(10, "steps between lines of the log", low=1, only_if="recipe=train_reward")
-    early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if="recipe=train_reward")
+    val_check_interval: int = key(1, "epochs between validations", low=1, only_if=FITS)
+    save_steps: int = key(0, "also save every so many steps; 0 = never", low=0, only_if=FITS)
+    log_interval: int = key(10, "steps between lines of the log", low=1, only_if=FITS)
+    early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
     save_dir: str | None = key(
         None,
         "where the best weights go once more, as reward_model_best.pt; null = nowhere",
@@ -340,7 +345,9 @@ class RewardModelConfig:
     int8: bool = key(False, "in whole numbers of 8 bits", only_if="backend=onnxruntime or backend=openvino")
     debug_save_dir: str | None = key(None, "write some judged frames there as pictures; null = none")
     model_type: str | None = key(
-        None, "of weights without an artifact, as those below", choices=("resnet", "binary_classifier")
+        None,
+        "of weights without an artifact, as those below; vlm and history_vlm have keys of their own",
+        choices=("resnet", "binary_classifier", "vlm", "history_vlm"),
     )
     arch: str | None = key(None, "the encoder", choices=ARCHITECTURES)
     cameras: tuple[str, ...] | None = key(None, "the views, the main one first", single=True)
@@ -395,7 +402,16 @@ class RewardConfig:
     group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
     reward_mode: str = key(
-        "terminal", "judge the last state of an episode, or each", choices=("terminal", "per_step"), only_if=PAYS
+        "terminal",
+        "judge the last state of an episode, each state, or windows of the last ones",
+        choices=("terminal", "per_step", "history_buffer"),
+        only_if=PAYS,
+    )
+    history_reward_assign: str = key(
+        "end",
+        "a window pays the step that ended it; each step that it judged, once; or each step for all its windows",
+        choices=("end", "once", "sum"),
+        only_if="reward_mode=history_buffer",
     )
     hold_terminal: bool = key(
         False,
@@ -425,7 +441,12 @@ class RewardConfig:
     env_reward_weight: float = key(0.0, "weight of the environment's", only_if="combine_mode=weighted")
     gt_success_bonus: float = key(0.0, "paid for true success; then the reward is not learned alone", only_if=PAYS)
     terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
-    model: RewardModelConfig = key(RewardModelConfig, "the model", only_if="use_reward_model")
+    model: RewardModelConfig | VLMModelConfig = key(
+        RewardModelConfig, "the model", only_if=PAYS,
+        by=("reward.model.model_type", {"vlm": VLMModelConfig, "history_vlm": VLMModelConfig}),
+    )  # fmt: skip
+    api: ApiConfig = key(ApiConfig, "where a vision-language model answers", only_if="use_reward_model")
+    text: TextRewardConfig = key(TextRewardConfig, "pays for texts", only_if="runner.task_type=text")
     alarm: AlarmConfig = key(AlarmConfig, "says when not to trust it", only_if="use_reward_model")
     refine: RefineConfig = key(RefineConfig, "repairs it", only_if="use_reward_model")
 
@@ -463,8 +484,11 @@ class Config:
     env: EnvSection = key(EnvSection, "where to run it")
     algorithm: AlgorithmConfig = key(PPOConfig, "how the policy learns")
     reward: RewardConfig = key(RewardConfig, "a learned reward")
-    data: DataConfig = key(DataConfig, "what a reward model learns from")
-    actor: ActorConfig | RewardActorConfig = key(
-        ActorConfig, "who learns", by=("runner.recipe", {"train_reward": RewardActorConfig})
+    data: DataConfig | VLMDataConfig = key(
+        DataConfig, "what a reward model learns from", by=("runner.recipe", {"train_vlm": VLMDataConfig})
     )
+    actor: ActorConfig | RewardActorConfig | VLMActorConfig = key(
+        ActorConfig, "who learns",
+        by=("runner.recipe", {"train_reward": RewardActorConfig, "train_vlm": VLMActorConfig}),
+    )  # fmt: skip
     cluster: ClusterConfig = key(ClusterConfig, "where workers run")

@@ -159,7 +159,7 @@ ROWS: tuple[Row, ...] = (
     ignored("reward.gpu_id", "the device is found by itself", "003"),
     moved("runner.output_dir", "runner.logger.output_dir", "003"),
     moved("runner.experiment_name", "runner.logger.experiment_name", "003"),
-    ignored("runner.task_type", "runner.recipe says it", "003"),
+    valued("runner.task_type", {"reasoning": "text"}, "003"),
     valued("actor.model.model_type", {"resnet_reward": "resnet"}, "001"),
     valued("actor.model.pretrained", {False: None}, "004"),
     converted("actor.model.image_size", _side, "004"),
@@ -181,6 +181,8 @@ ROWS: tuple[Row, ...] = (
     moved("reward.mode", "reward.combine_mode", "002"),
     moved("reward.use_negative_reward", "reward.fail_reward", "001", {True: -1.0, False: 0.0}),
     valued("reward.model.model_type", {"resnet_reward": "resnet"}, "001"),
+    valued("reward.history_reward_assign", {True: "once", False: "end"}, "004"),
+    moved("reward.model.gt_success_bonus", "reward.gt_success_bonus", "004"),
     converted("reward.model.image_size", _side, "001"),
     ignored("env.*.reward_render_mode", "every frame is drawn where episodes are recorded", "002", accepts=("always",)),
 )

@@ -166,7 +166,7 @@ def build_windows(
                 raise RefereeError(f"episode {episode.meta.id} is there twice: give each its own id")
             resolved = resolve(episode, labels)
             summaries.append(sanity.Summary.of(episode, resolved))
-            found[episode.meta.id] = _cut(episode, resolved, options)
+            found[episode.meta.id] = label_windows(episode, resolved, options)
             frames[episode.meta.id] = Piece(episode.meta.id, resolved, frame_hashes(episode.view("main_images")))
         suspicions = sanity.warnings(summaries)
         for line in suspicions:
@@ -185,7 +185,7 @@ def build_windows(
     return WindowsSummary(root, counts["train"], counts["eval"], tuple(suspicions))
 
 
-def _cut(episode: Episode, labels: np.ndarray, options: WindowOptions) -> list[Window]:
+def label_windows(episode: Episode, labels: np.ndarray, options: WindowOptions) -> list[Window]:
     """The windows of one episode; none where nobody knows about progress or success."""
     progress, origin = episode.signals.get(PROGRESS), "recorded"
     if progress is None and (labels < 0).all():
@@ -262,14 +262,14 @@ def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Windo
             path = Path(side, "pkl", f"{len(rows[side]):06d}_{window.label}.pkl")
             task = episode.meta.description or options.task or episode.meta.task
             with (built / path).open("wb") as file:
-                pickle.dump({"task": task, **asdict(window), **_images(episode, window)}, file, protocol=4)
+                pickle.dump({"task": task, **asdict(window), **window_images(episode, window)}, file, protocol=4)
             row = {"pkl_path": str(path), "task": task, "answer": window.label, **asdict(window)}
             rows[side].append(json.dumps(row))
     for side, lines in rows.items():
         files.write_text(built / side / SEGMENTS, "".join(line + "\n" for line in lines))
 
 
-def _images(episode: Episode, window: Window) -> dict[str, np.ndarray]:
+def window_images(episode: Episode, window: Window) -> dict[str, np.ndarray]:
     """Arrays of their own: a view would take the whole episode with it."""
     step = -1 if window.reversed else 1
     return {

@@ -12,7 +12,7 @@ from referee.errors import RefereeError
 from referee.models.contract import Verdict
 
 CHOICES = {
-    "reward_mode": ("per_step", "terminal"),
+    "reward_mode": ("per_step", "terminal", "history_buffer"),
     "reward_type": ("binary", "continuous", "score"),
     "combine_mode": ("weighted", "replace", "add"),
     "terminate_on": ("never", "model", "truth"),
@@ -25,7 +25,7 @@ class RewardOptions:
     """How verdicts become rewards, as plain values; the names are those of the keys under `reward`."""
 
     reward_mode: str = "terminal"
-    """Pay for every state (`per_step`), or for the last one of an episode (`terminal`)."""
+    """Pay for every state (`per_step`), for the last one of an episode (`terminal`), or for windows of them."""
     reward_type: str = "binary"
     success_reward: float = 1.0
     """Of `binary`."""

@@ -9,12 +9,14 @@ from referee.runners.demo import demo
 from referee.runners.evaluate import evaluate
 from referee.runners.train_policy import train_policy
 from referee.runners.train_reward import train_reward
+from referee.runners.train_vlm import train_vlm
 
 RUNNERS: dict[str, Callable[[Loaded], None]] = {
     "evaluate": evaluate,
     "demo": demo,
     "train_policy": train_policy,
     "train_reward": train_reward,
+    "train_vlm": train_vlm,
 }
 """Recipe name (`runner.recipe`) → the function that runs it."""
 

@@ -162,7 +162,8 @@ def judge(run: Training, episodes: int, *, seed: int, noise: bool = False, tell:
     tell: hears of the pictures that the reward model judged, and of the truth about them.
     """
     player = Player(run.policy, run.eval_env, noise_seed=1 if noise else None)
-    second = None if run.reward is None else SecondOpinion(run.reward.manager, run.reward.cameras, tell)
+    payment = run.verdicts
+    second = None if payment is None else SecondOpinion(payment.manager, payment.reward.cameras, tell)
     found = roll_out(run.eval_env, player, episodes, seed=seed, observe=player.see, watch=second)
     said = float("nan") if second is None else second.truth.log("x")["x/model_success"]
     return Verdicts(found.rate(), said)

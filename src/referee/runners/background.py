@@ -86,9 +86,7 @@ class BackgroundTraining(Training):
             said = delivery.said
             if said is not None and said.version != self.payment.manager.version:
                 said = None  # a better model has taken over meanwhile: it judges here
-            if delivery.drawn is not None:
-                verdict, looked = (None, delivery.looked) if said is None else (said.verdict, said.looked)
-                self.payment.rewards[delivery.who].take(delivery.drawn, looked, verdict)
+            self.payment.take(delivery, said)
             delivery.numbers = self.payment.pay(
                 delivery.rollout, self.learner, delivery.steps, delivery.scored, who=delivery.who
             )
@@ -141,12 +139,12 @@ class BackgroundTraining(Training):
 
     def _pay_anew(self, taken: list[Delivery]) -> None:
         """What was on its way while a better model took over was paid by the old one: no two are mixed."""
-        if self.payment is None:
+        if self.verdicts is None:
             return
-        version = self.payment.manager.version
+        version = self.verdicts.manager.version
         if any((each.rollout.versions != version).any() for each in taken):
             with self._lock:
-                self.learner.rescore(self.payment.reward)
+                self.learner.rescore(self.verdicts.reward)
 
     def _learn(self) -> dict[str, float]:
         """As many updates as are due, in pieces after each of which new weights are published."""
@@ -188,8 +186,9 @@ class BackgroundTraining(Training):
 
     def _tell_version(self) -> None:
         """Let the process judge with the model that judges here, where a verdict ends episodes."""
-        if self.payment is not None and self.payment.refiner is not None and self.payment.manager.version:
-            self._source.swap(Packed.of(self.payment.manager.artifact), self.payment.manager.version)
+        payment = self.verdicts
+        if payment is not None and payment.refiner is not None and payment.manager.version:
+            self._source.swap(Packed.of(payment.manager.artifact), payment.manager.version)
 
     # --- keeping ---
 

@@ -17,9 +17,10 @@ from referee.models.packed import Packed
 from referee.rl.policy import PolicySpec
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import make_policy
-from referee.runners.environments import make_env, make_reward
+from referee.runners.environments import make_env, make_watcher
 from referee.workers.delivery import Delivery
 from referee.workers.env import EnvWorker, first_seed
+from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
 GATE = "gate."
@@ -40,7 +41,7 @@ class Crew:
         self.roller = RolloutWorker(self.policy, seed=seed if not rank else (seed, rank))
         algorithm = config.algorithm
         self.rollout = Rollout(env, algorithm.rollout_steps, self.policy.inputs)
-        self.reward = make_reward(config.reward, env, self.rollout.steps, hold=train.success_hold_steps)
+        self.reward = make_watcher(config.reward, env, self.rollout.steps, hold=train.success_hold_steps)
         self._size = self.rollout.steps * train.num_envs
         self._who, self._pace = rank, config.runner.background.pace
         self._began = self._made = 0.0
@@ -54,7 +55,7 @@ class Crew:
         if weights is not None:
             self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
         self.roller.collect(self.env, self.rollout, self.reward, blind=steps < self._random_steps)
-        judge = self.reward if self.reward is not None and self.reward.eager else None
+        judge = self.reward if isinstance(self.reward, RewardWorker) and self.reward.eager else None
         made, before = time.monotonic(), self._made or asked
         self._made = made
         return Delivery(
@@ -75,13 +76,13 @@ class Crew:
 
     def swap(self, model: Packed, version: int) -> None:
         """Let another model judge, where verdicts end episodes."""
-        if self.reward is not None:
+        if isinstance(self.reward, RewardWorker):
             self.reward.swap(model.unpacked(), version)
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What is needed to go on."""
         state = acting_state(self.env, self.roller)
-        if self.reward is not None and self.reward.eager:
+        if self.reward is not None and self.reward.remembers:
             state |= {GATE + name: value for name, value in self.reward.save_state().items()}
         return state
 

@@ -169,7 +169,7 @@ def _arm(name: str, config: Config, folder: Path, console: Console, *, film: boo
     began = time.perf_counter()
     run = Training(config, folder)
     run.warm_start(console)
-    payment = run.payment
+    payment = run.verdicts
     assert payment is not None
     before = judge(run, EPISODES, seed=JUDGE_SEED)
     columns = (TextColumn("{task.completed:>9,.0f} steps"), BarColumn(bar_width=12), TextColumn("{task.description}"))
@@ -196,10 +196,11 @@ def _arm(name: str, config: Config, folder: Path, console: Console, *, film: boo
 def _as_arm(
     name: str, run: Training, course: Course, before: Verdicts, after: Verdicts, labels: int, minutes: float
 ) -> Arm:
-    assert run.payment is not None
-    alarm = run.payment.alarm
+    payment = run.verdicts
+    assert payment is not None
+    alarm = payment.alarm
     return Arm(
-        name, course.steps, course.true, course.model, None if alarm is None else alarm.first_at, run.payment.swaps,
+        name, course.steps, course.true, course.model, None if alarm is None else alarm.first_at, payment.swaps,
         before.true, after.true, after.model, labels, minutes, run.folder / "film.gif",
     )  # fmt: skip
 

@@ -19,7 +19,9 @@ from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.rewards.guards import weakness
 from referee.rl.encoded import EncodedEnv
 from referee.runners.payment import Payment, refined_folder
+from referee.runners.trends import TrendPayment, is_trend, make_trend_payment, make_trend_worker
 from referee.workers.reward import RewardWorker
+from referee.workers.trend import TrendWorker
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold
     """
     if not config.use_reward_model:
         return None
+    assert isinstance(config.model, RewardModelConfig)
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
     model = open_model(config.model)
@@ -48,6 +51,15 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold
         debug_save_dir=config.model.debug_save_dir,
     )
     return RewardWorker(manager, env, steps, hold=hold)
+
+
+def make_watcher(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1
+) -> RewardWorker | TrendWorker | None:
+    """The same for those who act while others judge: a model of trends is not loaded there."""
+    if is_trend(config):
+        return make_trend_worker(config, env, steps, model=None)
+    return make_reward(config, env, steps, hold=hold)
 
 
 def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
@@ -72,12 +84,21 @@ def make_alarm(config: RewardConfig, reward: RewardWorker | None) -> Alarm | Non
     return Alarm(reward.manager.artifact)
 
 
-def make_payment(config: Config, env: RefereeVectorEnv, folder: Path, *, crews: int = 1) -> Payment | None:
+def make_payment(
+    config: Config, env: RefereeVectorEnv, folder: Path, *, crews: int = 1
+) -> Payment | TrendPayment | None:
     """The learned reward of a run, with all that looks at it; None where the environment's own reward pays.
 
     crews: how many act, each in its share of the environments.
     """
     assert config.env.train is not None
+    if config.reward.use_reward_model and config.reward.gt_success_bonus:
+        _log.warning(
+            "reward.gt_success_bonus=%g: the ground truth pays beside the model, so this reward is not learned alone",
+            config.reward.gt_success_bonus,
+        )
+    if is_trend(config.reward):
+        return make_trend_payment(config, env, crews=crews)
     hold = config.env.train.success_hold_steps
     reward = make_reward(config.reward, env, config.algorithm.rollout_steps, hold=hold)
     if reward is None:

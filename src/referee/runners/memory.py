@@ -22,6 +22,7 @@ from referee.rl.policy import PolicySpec
 from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
 from referee.runners.payment import Payment
+from referee.runners.trends import TrendPayment
 from referee.workers.learner import LearnerWorker
 from referee.workers.reward import first_held
 
@@ -40,7 +41,7 @@ class Memories:
 
 
 def make_memories(
-    config: Config, env: RefereeVectorEnv, spec: PolicySpec, payment: Payment | None, folder: Path
+    config: Config, env: RefereeVectorEnv, spec: PolicySpec, payment: Payment | TrendPayment | None, folder: Path
 ) -> Memories:
     """Replay and demonstrations for a policy in an environment; refused before anything is allocated if too large."""
     algorithm = config.algorithm
@@ -194,7 +195,7 @@ def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: P
 
 
 def _show(
-    demos: Replay, episode: Episode, config: Config, env: RefereeVectorEnv, payment: Payment | None,
+    demos: Replay, episode: Episode, config: Config, env: RefereeVectorEnv, payment: Payment | TrendPayment | None,
     cameras: tuple[str, ...], *, seen: bool,
 ) -> None:  # fmt: skip
     """Put a demonstration into the replay, paid as the run pays."""
@@ -211,8 +212,11 @@ def _show(
         steps, over = found, True
     paid, whole = own, episode.terminated | episode.truncated
     if payment is not None:
-        shown = _frames(episode, payment.reward.cameras, env)[1 : steps + 1]
-        model, judged = payment.reward.judge_episode(shown, whole=goes_on)
+        shown = _frames(episode, payment.reward.cameras, env)[: steps + 1]
+        if isinstance(payment, TrendPayment):
+            model, judged = payment.reward.judge_episode(shown)
+        else:
+            model, judged = payment.reward.judge_episode(shown[1:], whole=goes_on)
         steps, over = len(model), over or len(model) < steps
         options = payment.reward.options
         paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))

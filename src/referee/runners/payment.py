@@ -15,9 +15,11 @@ from referee.models import Artifact
 from referee.models.contract import frames_of
 from referee.refine.loop import PER_LOOK, Refiner, Round
 from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
+from referee.rewards.history import Windows
 from referee.rl.policy import Player
 from referee.rl.rollout import Rollout
 from referee.workers.actor import ActorWorker
+from referee.workers.delivery import Delivery, Said
 from referee.workers.learner import LearnerWorker
 from referee.workers.reward import RewardWorker
 
@@ -49,6 +51,15 @@ class Payment:
     def manager(self) -> RewardManager:
         """What judges."""
         return self.reward.manager
+
+    def take(self, delivery: Delivery, said: Said | None) -> None:
+        """What a crew drew, to be judged here; or what a judge said of it already."""
+        drawn = delivery.drawn
+        if drawn is None:
+            return
+        assert not isinstance(drawn, Windows)
+        verdict, looked = (None, delivery.looked) if said is None else (said.verdict, said.looked)
+        self.rewards[delivery.who].take(drawn, looked, verdict)
 
     def pay(
         self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None, *,

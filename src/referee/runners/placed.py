@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from referee.config import Config
+from referee.config.schema import RewardModelConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.contract import Observation
 from referee.errors import ConfigError, RefereeError
@@ -40,6 +41,7 @@ from referee.runners.crew import ACTING, Crew
 from referee.runners.environments import make_env
 from referee.runners.payment import Payment
 from referee.runners.training import Training
+from referee.runners.trends import TrendPayment
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, Shared, WorkerGroup
 from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
@@ -111,23 +113,20 @@ class PlacedTraining(Training):
     def _pay(self, who: int, rollout: Rollout, delivery: Delivery, said: Said | None, step: int) -> dict[str, float]:
         if self.payment is None:
             return {}
-        assert delivery.drawn is not None
-        reward, manager = self.payment.rewards[who], self.payment.manager
+        manager = self.payment.manager
         if said is not None:
             if said.version != manager.version:
                 raise RefereeError(f"a judge answered with version {said.version} of the model, not {manager.version}")
             manager.seconds += said.seconds
-            reward.take(delivery.drawn, said.looked, said.verdict)
-        else:
-            reward.take(delivery.drawn, delivery.looked)
+        self.payment.take(delivery, said)
         return self.payment.pay(rollout, self.actor, step, delivery.scored, who=who)
 
     def _packed(self) -> tuple[int, Shared]:
         """The model that judges now, where all workers can read it."""
-        assert self.payment is not None
-        version = self.payment.manager.version
+        assert self.verdicts is not None
+        version = self.verdicts.manager.version
         if self._model is None or self._model[0] != version:
-            self._model = version, self._crews.share(Packed.of(self.payment.manager.artifact))
+            self._model = version, self._crews.share(Packed.of(self.verdicts.manager.artifact))
         return self._model
 
     def _statistics(self) -> dict[str, float]:
@@ -207,13 +206,13 @@ class PlacedCrews:
     AHEAD = 2
 
     def __init__(
-        self, cluster: Cluster, config: Config, folder: Path, spec: PolicySpec, payment: Payment | None
+        self, cluster: Cluster, config: Config, folder: Path, spec: PolicySpec, payment: Payment | TrendPayment | None
     ) -> None:
         self._crews = launch_crews(cluster, config, folder, spec)
         self._judges = launch_judges(cluster, config, payment)
         self._cameras = () if payment is None else payment.reward.cameras
         self._model: tuple[Shared, int] | None = None
-        if payment is not None:
+        if isinstance(payment, Payment):
             self._model = self._crews.share(Packed.of(payment.manager.artifact)), payment.manager.version
         self._lines: list[deque[tuple[Call, int | None]]] = [deque() for _ in range(len(self._crews))]
         """What each crew was asked, in order, with the updates of the weights of a rollout; a state has none."""
@@ -335,11 +334,16 @@ def launch_crews(cluster: Cluster, config: Config, folder: Path, spec: PolicySpe
     return WorkerGroup(make_crew, config, folder, spec, fallback=fallback).launch(cluster, "env")
 
 
-def launch_judges(cluster: Cluster, config: Config, payment: Payment | None) -> Group | None:
+def launch_judges(cluster: Cluster, config: Config, payment: Payment | TrendPayment | None) -> Group | None:
     """None where nobody is paid by a model, or where its verdict is needed at once: then the crews judge."""
+    if isinstance(payment, TrendPayment):
+        if "reward" in (config.cluster.component_placement or {}):
+            _log.warning("cluster.component_placement.reward: windows are judged in the process of the run")
+        return None
     if payment is None or payment.reward.eager:
         return None
     model = config.reward.model
+    assert isinstance(model, RewardModelConfig)
     how = WorkerGroup(
         make_judge, payment.reward.options, backend=model.backend, int8=model.int8,
         threads=config.actor.num_threads or os.cpu_count() or 1, fallback=Fallback(retry=("judge",)),

@@ -17,6 +17,7 @@ from referee.runners.logbook import Logbook, check_backends
 from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
+from referee.runners.trends import check_trend
 from referee.workers.env import SEEDS_PER_RUN
 
 
@@ -92,6 +93,9 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"actor.model.model_type=mlp reads state only: set env.train.obs_mode=state, not {train.obs_mode}"
         )
+    if config.runner.task_type == "text":
+        raise ConfigError("runner.task_type=text: policies here move robots; `referee score-text` pays for texts")
+    check_trend(config)
     reward = config.reward
     if reward.use_reward_model and train.terminate_on_success and reward.terminate_on != "truth":
         raise ConfigError(

@@ -14,7 +14,7 @@ from referee.audit.calibrate import Choice, calibrate
 from referee.audit.judged import Judged, judge, judge_frames
 from referee.audit.measure import trained_on
 from referee.config import Config, Loaded
-from referee.config.schema import RewardActorConfig
+from referee.config.schema import DataConfig, RewardActorConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.errors import ConfigError
@@ -115,7 +115,7 @@ def describe(choice: Choice) -> str:
 def options_of(config: Config, folder: Path) -> TrainOptions:
     """The options of a training, from the keys of a configuration."""
     runner, data, actor = config.runner, config.data, config.actor
-    assert isinstance(actor, RewardActorConfig)  # the recipe chooses it
+    assert isinstance(actor, RewardActorConfig) and isinstance(data, DataConfig)  # the recipe chooses them
     model = actor.model
     return TrainOptions(
         data=DataOptions(

@@ -30,18 +30,23 @@ from referee.rl.squashed import SquashedPolicy, make_policy
 from referee.runners.environments import make_env, make_payment
 from referee.runners.gain import Gain, gain
 from referee.runners.memory import MemoryFiles, make_memories
+from referee.runners.payment import Payment
 from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
+from referee.runners.trends import TrendPayment
 from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker, first_seed
 from referee.workers.learner import LearnerWorker
 from referee.workers.reward import RewardWorker
 from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
+from referee.workers.trend import TrendWorker
 
 EVAL_SEED = 1_000_000
 """Evaluation episodes are the same in every run, and never those of training (`train_policy.check` sees to it)."""
 DEMO_SEED = 1_500_000
 MINE_SEED = 1_800_000
+WORST = -1e30
+"""Less than any success, and than what any model pays."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +54,7 @@ _log = logging.getLogger(__name__)
 class Best:
     """The best evaluation so far."""
 
-    success: float = -1.0
+    success: float = WORST
     steps: int = 0
 
 
@@ -107,9 +112,14 @@ class Training:
         )  # fmt: skip
 
     @property
-    def reward(self) -> RewardWorker | None:
+    def reward(self) -> RewardWorker | TrendWorker | None:
         """The reward model's worker; None where the environment pays."""
         return None if self.payment is None else self.payment.reward
+
+    @property
+    def verdicts(self) -> Payment | None:
+        """Payment by a model that says success; None where one of trends pays, or the environment."""
+        return self.payment if isinstance(self.payment, Payment) else None
 
     @property
     def alarm(self) -> Alarm | None:
@@ -119,8 +129,8 @@ class Training:
     def warm_start(self, console: Console) -> None:
         """Take over a policy, or look at the first states; clone demonstrations and mine failures if asked to."""
         self._first_policy(console)
-        if self.payment is not None and self.config.reward.refine.mine:
-            self.payment.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
+        if self.verdicts is not None and self.config.reward.refine.mine:
+            self.verdicts.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
 
     def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
@@ -218,14 +228,14 @@ class Training:
     def _refine(self) -> dict[str, float]:
         """A round of questions, where one is due; it counts as time of the training."""
         start = time.perf_counter()
-        done = None if self.payment is None else self.payment.refine(self.steps, self.iteration)
+        done = None if self.verdicts is None else self.verdicts.refine(self.steps, self.iteration)
         self.refined = done is not None
         if done is None:
             return {}
         numbers = done.numbers()
         if done.swapped and isinstance(self.actor, LearnerWorker):
-            assert self.reward is not None
-            numbers["refine/rescored"] = float(self.actor.rescore(self.reward))
+            assert self.verdicts is not None
+            numbers["refine/rescored"] = float(self.actor.rescore(self.verdicts.reward))
         spent = time.perf_counter() - start
         self.seconds += spent
         return {**numbers, "time/refine": spent}
@@ -236,8 +246,7 @@ class Training:
             return self.evaluation
         env = self.eval_env
         policy = Player(self.policy, env)
-        payment = self.payment
-        second = None
+        payment, second = self.verdicts, None
         if payment is not None:
             second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear)
         self.outcomes = roll_out(
@@ -246,7 +255,7 @@ class Training:
         self.evaluated_at = self.steps
         rate = self.outcomes.rate()
         judged = {} if second is None else second.truth.log("eval/reward")
-        self._keep_best(judged.get("eval/reward/model_success", rate.share))
+        self._keep_best(self._word(judged.get("eval/reward/model_success", rate.share)))
         low, high = rate.interval
         numbers = {
             "eval/success_at_end": rate.share,
@@ -260,9 +269,13 @@ class Training:
         self.evaluation = numbers
         return numbers
 
-    def _keep_best(self, success: float) -> None:
+    def _word(self, success: float) -> float | None:
+        """What the best policy is chosen by, where somebody pays who says no success: what it paid lately."""
+        return self.payment.lately() if isinstance(self.payment, TrendPayment) else success
+
+    def _keep_best(self, success: float | None) -> None:
         """The best policy by true success; where a model pays, by its word: there the truth chooses nothing."""
-        if success > self.best.success:
+        if success is not None and success > self.best.success:
             self.best = Best(success, self.steps)
             self.save(best=True)
 
@@ -348,14 +361,17 @@ class Training:
         kept = self._memory if self._memory is not None and run == self.folder else MemoryFiles(run)
         if not kept.restore(self.actor, stored.arrays, goes_on=kept is self._memory):
             _log.warning("%s came without what the run remembered: it begins with an empty replay", folder)
-        elif self.reward is not None and self.reward.manager.version:
-            self.actor.rescore(self.reward)
+        elif self.verdicts is not None and self.verdicts.manager.version:
+            self.actor.rescore(self.verdicts.reward)
 
     def report(self, console: Console) -> None:
         """What a person wants to know at the end, and pictures of it."""
         task = self.config.env.train.task if self.config.env.train else ""
         console.print(f"{task}: success at the end {self.outcomes.rate()} after {self.steps:,} steps")
-        console.print(f"  {self.seconds / 60:.1f} minutes of training, best {100 * self.best.success:.1f} %")
+        best = f"{100 * self.best.success:.1f} %"
+        if isinstance(self.payment, TrendPayment):
+            best = f"pay of a step {self.best.success:.3f}"
+        console.print(f"  {self.seconds / 60:.1f} minutes of training, best {best}")
         raised = None if self.alarm is None else self.alarm.first_at
         if self.alarm is not None and self.alarm.raised_at is not None:
             console.print(
@@ -380,6 +396,8 @@ class Training:
 
     def _account(self, console: Console) -> dict[str, Any]:
         """What refinement cost, where there was any."""
+        if isinstance(self.payment, TrendPayment):
+            return {"trend": self.payment.report(console)}
         if self.payment is None or self.payment.refiner is None:
             return {}
         refiner = self.payment.refiner

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from referee.models.contract import Verdict
 from referee.rewards import Scored
+from referee.rewards.history import Windows
 from referee.rl.rollout import Rollout
 from referee.workers.reward import Drawn, Looked
 
@@ -27,7 +28,7 @@ class Delivery:
     """A rollout on its way from those who act to those who judge and learn."""
 
     rollout: Rollout
-    drawn: Drawn | None
+    drawn: Drawn | Windows | None
     """What a reward model looks at; None where the environment pays."""
     scored: Scored | None
     """What it said already, where its verdict ends episodes;"""

@@ -8,6 +8,7 @@ import torch
 
 from referee.models.packed import Packed
 from referee.rewards import FinalPictures, RewardManager, RewardOptions
+from referee.rewards.history import Windows
 from referee.workers.delivery import Delivery, Said
 
 
@@ -21,7 +22,7 @@ class JudgeWorker:
     def judge(self, delivery: Delivery, cameras: tuple[str, ...], model: Packed, version: int) -> Said | None:
         """What the model of this version says of what was drawn, by these cameras; None of nothing."""
         drawn = delivery.drawn
-        assert drawn is not None
+        assert drawn is not None and not isinstance(drawn, Windows)  # those are judged where the run is
         if isinstance(drawn, FinalPictures):
             pictures = drawn.pictures()
         else:

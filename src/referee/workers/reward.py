@@ -56,6 +56,11 @@ class RewardWorker:
         return self.options.terminate_on == "model"
 
     @property
+    def remembers(self) -> bool:
+        """Whether what it draws depends on what it saw before."""
+        return self.eager
+
+    @property
     def _only_finals(self) -> bool:
         """Whether nothing but the last states of episodes is looked at."""
         return self.options.reward_mode == "terminal" and not self.eager

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
+from referee.envs.contract import StepResult
 from referee.rl import checkpoint
 from referee.rl.policy import Acts
 from referee.rl.rollout import Rollout
 from referee.workers.env import EnvWorker, true_success
-from referee.workers.reward import RewardWorker
+
+
+class Watches(Protocol):
+    """A reward worker, as far as a rollout knows it."""
+
+    def begin(self) -> None:
+        """A rollout begins."""
+
+    def watch(self, step: int, result: StepResult) -> np.ndarray | None:
+        """See the result of a step; says which episodes end here, bool[N], or None for none."""
 
 
 class RolloutWorker:
@@ -21,9 +32,7 @@ class RolloutWorker:
         self.policy = policy
         self.random = np.random.default_rng(seed)
 
-    def collect(
-        self, env: EnvWorker, rollout: Rollout, reward: RewardWorker | None = None, *, blind: bool = False
-    ) -> None:
+    def collect(self, env: EnvWorker, rollout: Rollout, reward: Watches | None = None, *, blind: bool = False) -> None:
         """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes.
 
         blind: act evenly at random, whatever is seen.

@@ -1,0 +1,195 @@
+"""Prints what a history costs, and what a policy learns from a model that judges windows of the last frames.
+
+Memory: bytes that one environment's history takes in a rollout of 50 steps at 64 px from two cameras, with every frame
+kept once, beside what its windows would take if each had frames of its own.
+
+Learning (with --arms): a weak policy goes on for the same steps with the same seeds, under these rewards:
+  history  the model (--model) pays for windows of five frames, every fourth step, each step once.
+  oracle   the same windows, judged by the simulation's own progress instead of a model: the most to hope for.
+  env      the environment's dense reward pays.
+  none     nothing is paid.
+Judged on 256 fixed episodes with the mean action, at the start, on the way and at the end. The truth is only looked at.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from referee import cpu
+
+cpu.cap_if_needed()
+
+import numpy as np  # noqa: E402 - after the cap
+import torch  # noqa: E402
+
+from referee.config import Config, load  # noqa: E402
+from referee.datasets.windows import WindowOptions, trends  # noqa: E402
+from referee.models.vlm import make_reward_parser  # noqa: E402
+from referee.rewards import Scored  # noqa: E402
+from referee.rewards.assign import pay_windows  # noqa: E402
+from referee.rewards.history import History, HistoryBuffer, Windows  # noqa: E402
+from referee.rewards.trend import TrendManager  # noqa: E402
+from referee.runners import trends as runner_trends  # noqa: E402
+from referee.runners.arms import QUIET, weak_config, weak_policy  # noqa: E402
+from referee.runners.training import Training  # noqa: E402
+from referee.runners.trends import TrendPayment  # noqa: E402
+
+STEPS, EPISODE, PIXELS = 50, 50, 64
+
+
+def lived(buffer: HistoryBuffer, envs: int = 8) -> tuple[History, Windows]:
+    """The history of a second rollout, in which an episode of each environment ends."""
+    history = History({"one": buffer}, envs, STEPS)
+    frames = {
+        "main_images": np.zeros((envs, PIXELS, PIXELS, 3), np.uint8),
+        "extra_view_images": np.zeros((envs, 1, PIXELS, PIXELS, 3), np.uint8),
+    }
+    history.start(frames)
+    for rollout in range(2):
+        history.begin()
+        for step in range(STEPS):
+            ended = np.full(envs, (rollout * STEPS + step + 1) % EPISODE == 0)
+            history.add(frames, ended, {name: images[ended] for name, images in frames.items()})
+    return history, history.windows()
+
+
+def memory() -> None:
+    """The table of bytes."""
+    print("| window | every | windows per env | KB per env, kept once | KB per env, a copy per window | ratio |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    for size, interval in ((5, 1), (5, 4), (8, 1), (16, 1)):
+        buffer = HistoryBuffer(history_size=size, min_history_size=size, input_interval=interval)
+        history, windows = lived(buffer)
+        each = 2 * PIXELS * PIXELS * 3
+        copies = int(windows.lengths.sum()) * each / 8
+        kept = history.bytes_per_env
+        print(f"| {size} | {interval} | {len(windows) / 8:.0f} | {kept / 1e3:,.0f} | {copies / 1e3:,.0f} "
+              f"| {copies / kept:.1f} |")  # fmt: skip
+
+
+class Blind:
+    """Draws nothing: the oracle looks at no picture."""
+
+    def __init__(self, env: Any) -> None:
+        self.num_envs = env.num_envs
+
+    def render_cameras(self, ids: Any = None, **options: Any) -> dict[str, np.ndarray]:
+        return {"main_images": np.zeros((self.num_envs if ids is None else len(ids), 1), np.uint8)}
+
+
+class Told(TrendManager):
+    """Knows how far each state is."""
+
+    def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
+        bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
+        _, names = trends(windows.frames["progress"], bounds, WindowOptions.delta_threshold)
+        parser = make_reward_parser()
+        rewards = np.array([parser(name)[1] for name in names], np.float32)
+        paid, judged = pay_windows(windows, rewards, shape, assign="once", interval_reward=0.0)
+        return Scored(paid, judged, None, None)
+
+
+class Oracle(Training):
+    """A run whose windows are judged by the truth."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        make_model, runner_trends.make_window_model = runner_trends.make_window_model, lambda config: None  # type: ignore[assignment,return-value]
+        try:
+            super().__init__(config, folder)
+        finally:
+            runner_trends.make_window_model = make_model
+        assert isinstance(self.payment, TrendPayment)
+        worker = self.payment.reward
+        worker.manager = Told(None, worker.options, task="")
+        worker._env = Blind(self.env.env)  # type: ignore[assignment]
+
+
+class Unpaid(Training):
+    """A run in which nothing is paid."""
+
+    def _collect(self, step: int) -> dict[str, float]:
+        numbers = super()._collect(step)
+        self.rollout.rewards[:] = 0
+        return numbers
+
+
+def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
+    """The same run with one reward or another."""
+    lines = [
+        f"env.train.task={options.task}", f"runner.seed={options.seed}", f"actor.model.model_path={start}",
+        "actor.model.start_log_std=-1.5", f"runner.max_steps={options.steps}", "runner.eval_episodes=256",
+        f"runner.eval_interval={options.eval_interval}", "algorithm.critic_warmup=5", "runner.film=false",
+    ]  # fmt: skip
+    if arm in ("env", "none"):
+        return load("panda_ppo_mlp", lines).config
+    if arm == "oracle":
+        return load("panda_ppo_mlp_qwentrend_reward", [*lines, "reward.model.model_path=nobody"]).config
+    lines += [f"reward.model.model_path={options.model}", f"reward.model.readout={options.readout}"]
+    if options.lora is not None:
+        lines.append(f"reward.model.lora_path={options.lora}")
+    return load("panda_ppo_mlp_qwentrend_reward", [*lines, *options.overrides]).config
+
+
+def row(arm: str, start: Path, options: argparse.Namespace) -> None:
+    """Train one arm, and print it."""
+    kind = {"none": Unpaid, "oracle": Oracle}.get(arm, Training)
+    run = kind(config_of(arm, start, options), options.out / f"{arm}_{options.task}_{options.seed}")
+    began = time.perf_counter()
+    run.warm_start(QUIET)
+    course = [100 * run.evaluate()["eval/success_at_end"]]
+    while not run.finished():
+        run.iterate()
+        if run.iteration % options.eval_interval == 0 or run.finished():
+            course.append(100 * run.evaluate()["eval/success_at_end"])
+    said = "| | | |"
+    if arm == "history" and isinstance(run.payment, TrendPayment):
+        account = run.payment.manager.account()
+        asked = max(1.0, account["windows"])
+        said = (
+            f"| {account['windows']:,.0f} | {100 * account['invalid'] / asked:.1f} % "
+            f"| {asked / account['seconds']:.0f} |"
+        )
+    minutes = (time.perf_counter() - began) / 60
+    points = " ".join(f"{each:.0f}" for each in course)
+    print(
+        f"| {options.task} | {arm} | {run.outcomes.rate()} | {points} | {run.steps:,} | {minutes:.1f} {said}",
+        flush=True,
+    )
+    run.close()
+
+
+def main() -> None:
+    """Both parts, or the memory alone."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a Qwen3-VL, for the arm `history`")
+    parser.add_argument("--lora", type=Path, help="its adapter")
+    parser.add_argument("--readout", default="score", choices=("score", "generate"))
+    parser.add_argument("--task", default="PushCube")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=96_000)
+    parser.add_argument("--eval-interval", type=int, default=5)
+    parser.add_argument(
+        "--arms", nargs="*", default=[], help="of history, oracle, env, none; without any, memory alone"
+    )
+    parser.add_argument("--start", type=float, default=0.27, help="true success of the weak policy")
+    parser.add_argument("--out", type=Path, default=Path("/tmp/history_reward"))
+    parser.add_argument("overrides", nargs="*", help="key=value of the history arm")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    memory()
+    if not options.arms:
+        return
+    if "history" in options.arms and options.model is None:
+        parser.error("the arm `history` needs --model")
+    start = options.out / f"start_{options.task}_{options.seed}"
+    if not (start / "checkpoints").exists():
+        weak_policy(weak_config(options.task, options.seed), start, success=options.start).close()
+    print("\n| task | reward | true success [95 %] | evaluations on the way | steps | minutes "
+          "| windows | invalid | windows/s |\n|---|---|---|---|--:|--:|--:|--:|--:|")  # fmt: skip
+    for arm in options.arms:
+        row(arm, start, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Prints how well a tiny Qwen3-VL tells trends that it learned here, and how fast its two read-outs are.
+
+The whole pipeline, without any download: an expert that goes astray now and then is recorded, its episodes are cut into
+windows, a random model is fine-tuned (all weights), an adapter carries it over to a second task (LoRA), and windows of
+held-out episodes are judged. Stages whose results lie in the folder are not done again.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from referee import cpu
+
+cpu.cap_if_needed()
+
+from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402 - after the cap
+from referee.datasets.source import open_source  # noqa: E402
+from referee.datasets.windows import NEGATIVE, POSITIVE, WindowOptions, build_windows  # noqa: E402
+from referee.envs.contract import RefereeVectorEnv  # noqa: E402
+from referee.envs.policies import make_policy  # noqa: E402
+from referee.metrics import Rate  # noqa: E402
+from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut  # noqa: E402
+from referee.models.vlm.qwen import QwenOptions, load  # noqa: E402
+from referee.models.vlm.tiny import tiny_init  # noqa: E402
+from referee.runners.environments import make_env  # noqa: E402
+from referee.runners.rollout import roll_out  # noqa: E402
+from referee.training.options import EarlyStop  # noqa: E402
+from referee.training.vlm.fit import judge_segments  # noqa: E402
+from referee.training.vlm.options import LoraOptions, SftOptions  # noqa: E402
+from referee.training.vlm.scores import TrendScores  # noqa: E402
+from referee.training.vlm.segments import Segment, read_segments  # noqa: E402
+from referee.training.vlm.sft import fine_tune  # noqa: E402
+
+NUM_ENVS = 32
+
+
+class Wanderer:
+    """The expert, but for some steps it backs off, or drifts in one direction: trends of both signs."""
+
+    def __init__(self, env: RefereeVectorEnv, seed: int) -> None:
+        self._expert = make_policy(env, "expert", noise=0.3, seed=seed)
+        self._random = np.random.default_rng(seed)
+        count = env.num_envs
+        self._left, self._mode, self._opens = np.zeros(count, int), np.zeros(count, int), np.zeros(count, bool)
+        self._way = np.zeros((count, 3), np.float32)
+
+    def __call__(self) -> np.ndarray:
+        """The next actions f32[n,4]."""
+        actions = self._expert()
+        new = self._left <= 0
+        count = int(new.sum())
+        self._left[new] = self._random.integers(4, 13, count)
+        self._mode[new] = self._random.choice(3, count, p=(0.5, 0.3, 0.2))
+        way = self._random.standard_normal((count, 3)).astype(np.float32)
+        self._way[new] = way / np.linalg.norm(way, axis=1, keepdims=True)
+        self._opens[new] = self._random.random(count) < 0.5
+        self._left -= 1
+        back, drift = self._mode == 1, self._mode == 2
+        actions[back, :3] *= -1
+        actions[drift, :3] = self._way[drift]
+        actions[(back | drift) & self._opens, 3] = 1.0
+        return actions
+
+
+def collect(folder: Path, task: str, episodes: int) -> None:
+    config = PandaEnvConfig(task=task, num_envs=NUM_ENVS, data_collection=DataCollectionConfig(enabled=True))
+    env = make_env(config, folder, "wanderer")
+    print(
+        f"{task}: the wandering expert succeeds in", roll_out(env, Wanderer(env.unwrapped, 7), episodes, seed=7).rate()
+    )
+    env.close()
+
+
+def prepare(folder: Path, task: str, args: argparse.Namespace) -> Path:
+    """The windows of a task, recorded and cut where they are not there yet."""
+    windows, raw = folder / f"windows_{task}", folder / f"episodes_{task}"
+    if not windows.exists():
+        if not raw.exists():
+            collect(raw, task, args.episodes)
+        options = WindowOptions(stride=2, delta_threshold=args.delta_threshold)
+        print(build_windows(open_source(raw / "collected_data"), windows, options))
+    return windows
+
+
+def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Path, lora: bool) -> SftOptions:
+    return SftOptions(
+        model=QwenOptions(model_path=model),
+        output=output,
+        train=(windows / "train",),
+        val=(windows / "eval",),
+        lora=LoraOptions(rank=16) if lora else None,
+        lr=args.lora_lr if lora else args.lr,
+        weight_decay=0.05,
+        warmup_ratio=0.1,
+        global_batch_size=args.batch,
+        micro_batch_size=args.batch,
+        eval_batch_size=64,
+        max_val_windows=600,
+        random_shift=2,
+        max_epochs=args.lora_epochs if lora else args.epochs,
+        early_stop=EarlyStop(patience=4),
+        num_threads=args.threads,
+    )
+
+
+def row(name: str, segments: list[Segment], model: Path, lora: Path | None = None) -> str:
+    """A line of the table: trends of the held-out windows, as many positive as negative ones."""
+    both = {label: [each for each in segments if each.label == label] for label in (POSITIVE, NEGATIVE)}
+    fewest = min(map(len, both.values()))
+    random = np.random.default_rng(0)
+    even = [some[place] for some in both.values() for place in random.choice(len(some), fewest, replace=False)]
+    rest = [each for each in segments if each.label not in both]
+    some = even + [rest[place] for place in random.choice(len(rest), min(fewest, len(rest)), replace=False)]
+    judge = HistoryVLMRewardModel(load(QwenOptions(model_path=model, lora_path=lora)))
+    found = TrendScores.of([each.label for each in some], judge_segments(judge.model, some, judge.builder, size=64))
+    trend = Rate(found.up.successes + found.down.successes, found.up.trials + found.down.trials)
+    recalls = " / ".join(f"{100 * rate.share:.1f}" for rate in found.confusion.recalls.values())
+    return f"| {name} | {trend} | {found.confusion.accuracy} | {recalls} |"
+
+
+def speeds(model: Path, segments: list[Segment]) -> None:
+    """Windows per second of both read-outs, of one model in one run."""
+    loaded, windows = load(QwenOptions(model_path=model)), [each.window() for each in segments[:256]]
+    print("\n| read-out | windows/s |\n|---|--:|")
+    for readout in ("generate", "score", "generate", "score"):
+        judge = HistoryVLMRewardModel(loaded, how=ReadOut(readout=readout))
+        judge.judge(windows[:64])
+        start = time.perf_counter()
+        judge.judge(windows)
+        print(f"| {readout} | {len(windows) / (time.perf_counter() - start):.1f} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(".bench/vlm_trend"))
+    parser.add_argument("--task", default="PickCube")
+    parser.add_argument("--other", default="PushCube", help="what the adapter learns")
+    parser.add_argument("--episodes", type=int, default=640)
+    parser.add_argument("--delta-threshold", type=float, default=0.03)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--lora-epochs", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lora-lr", type=float, default=2e-3)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    console, folder = Console(), args.folder
+    windows, other = (prepare(folder, task, args) for task in (args.task, args.other))
+    base, best = folder / "base", folder / "full" / "checkpoints" / "best_model"
+    adapter = folder / "lora" / "checkpoints" / "best_model"
+    if not base.exists():
+        print(f"a random Qwen3-VL with {tiny_init(base):,} parameters")
+    if not best.exists():
+        fine_tune(options_of(args, windows, base, folder / "full", lora=False), console)
+    if not adapter.exists():
+        fine_tune(options_of(args, other, best, folder / "lora", lora=True), console)
+    held, others = read_segments([windows / "eval"]), read_segments([other / "eval"])
+    print("\n| model | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
+    print(row(f"random, {args.task}", held, base))
+    print(row(f"all weights, {args.task}", held, best))
+    print(row(f"the same, {args.other}", others, best))
+    print(row(f"with the adapter, {args.other}", others, best, adapter))
+    speeds(best, held)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Loading a Qwen3-VL from a folder or the hub, with a LoRA adapter where one was trained; nothing loaded runs code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from referee import cpu, files
+from referee.episodes.optional import require
+from referee.errors import RefereeError
+from referee.models.vlm.encode import Encoder
+
+NOTE = "referee.json"
+"""Beside weights that we trained: which base model, which prompts, which episodes."""
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QwenOptions:
+    """Which model, and how it computes."""
+
+    model_path: str | Path
+    lora_path: str | Path | None = None
+    precision: str = "fp32"
+    attn_implementation: str = "sdpa"
+    use_chat_template: bool = True
+
+
+@dataclass(eq=False)
+class Qwen:
+    """A model with what turns prompts into its inputs."""
+
+    net: Any
+    """`Qwen3VLForConditionalGeneration`"""
+    encoder: Encoder
+    note: dict[str, Any]
+    """What `NOTE` says of the adapter, else of the model; empty where somebody else trained it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.net.parameters()).device
+
+
+def load(options: QwenOptions) -> Qwen:
+    """The model in eval mode, with the adapter merged into its weights."""
+    library = transformers()
+    path = options.model_path
+    _check_folder(path)
+    dtype = _dtype(options.precision)
+    try:
+        net = library.Qwen3VLForConditionalGeneration.from_pretrained(
+            str(path), dtype=dtype, attn_implementation=options.attn_implementation, use_safetensors=True
+        )
+        tokenizer = library.AutoTokenizer.from_pretrained(str(path))
+        images = image_processor().from_pretrained(str(path))
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise RefereeError(f"model_path={path} cannot be loaded as a Qwen3-VL: {_line(error)}") from error
+    encoder = Encoder(tokenizer, images, chat=options.use_chat_template)
+    note = read_note(path)
+    if options.lora_path is not None:
+        note = _check_adapter(net, Path(options.lora_path))
+        net = _peft().PeftModel.from_pretrained(net, str(options.lora_path)).merge_and_unload()
+    if torch.cuda.is_available():
+        net = net.to("cuda")
+    return Qwen(net.eval(), encoder, note)
+
+
+def add_lora(net: Any, *, rank: int, alpha: float | None, dropout: float, vision: bool) -> Any:
+    """The network, frozen, with an adapter at all linear layers of language (and of vision, if asked) that learns."""
+    names = [
+        name
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and "lm_head" not in name and (vision or ".visual." not in name)
+    ]
+    peft = _peft()
+    chosen = peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank if alpha is None else alpha, lora_dropout=dropout, target_modules=names, bias="none"
+    )
+    return peft.get_peft_model(net, chosen)
+
+
+def fingerprint(net: Any) -> str:
+    """Tells models apart by some numbers of each weight; the same whatever precision it was loaded with."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        digest.update(f"{name}{tuple(value.shape)}".encode())
+        some = value.detach().flatten()[:16].to("cpu", torch.float32)
+        digest.update(some.to(torch.bfloat16).to(torch.float32).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def read_note(path: str | Path) -> dict[str, Any]:
+    """What we wrote beside weights that we trained; nothing beside those of others."""
+    file = Path(path) / NOTE
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise RefereeError(f"{file} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def write_note(folder: Path, note: dict[str, Any]) -> None:
+    """The inverse."""
+    files.write_json(folder / NOTE, note)
+
+
+def is_vlm(path: Path) -> bool:
+    """Whether a folder holds a Qwen3-VL, or an adapter of one."""
+    if (path / ADAPTER).is_file():
+        return True
+    try:
+        return str(json.loads((path / "config.json").read_text()).get("model_type", "")).startswith("qwen3_vl")
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def base_of(path: Path) -> tuple[str, Path | None]:
+    """model_path and lora_path of a folder that holds either."""
+    if not (path / ADAPTER).is_file():
+        return str(path), None
+    base = json.loads((path / ADAPTER).read_text()).get("base_model_name_or_path")
+    if not base:
+        raise RefereeError(
+            f"{path / ADAPTER} does not say which model it belongs to: give it as reward.model.model_path"
+        )
+    return str(base), path
+
+
+def check_installed() -> None:
+    """Refuse to begin without the extra."""
+    transformers()
+    _peft()
+
+
+def transformers() -> Any:
+    """The library, quiet; or one line that says how to install it."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    found = require("transformers", extra="vlm", what="a vision-language model")
+    found.utils.logging.disable_progress_bar()
+    return found
+
+
+def _peft() -> Any:
+    return require("peft", extra="vlm", what="a LoRA adapter")
+
+
+def image_processor() -> Any:
+    """The class of the one that needs no torchvision."""
+    module = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
+    return require(module, extra="vlm", what="a vision-language model").Qwen2VLImageProcessorPil
+
+
+def _check_folder(path: str | Path) -> None:
+    """Refuse a folder that is there but holds something else; what is no folder may be a name on the hub."""
+    folder = Path(path)
+    if folder.is_dir() and not is_vlm(folder):
+        raise RefereeError(f"model_path={path} holds no Qwen3-VL: its config.json must say model_type qwen3_vl")
+    if folder.is_dir() and (folder / ADAPTER).is_file():
+        raise RefereeError(f"model_path={path} holds a LoRA adapter: give it as lora_path, and its base as model_path")
+    if not folder.exists() and (folder.is_absolute() or str(path).startswith(".") or str(path).count("/") > 1):
+        raise RefereeError(
+            f"model_path={path} is not there: give a folder, or a name on the hub as Qwen/Qwen3-VL-4B-Instruct"
+        )
+
+
+def _dtype(precision: str) -> torch.dtype:
+    if precision == "bf16":
+        cpu.cap_if_needed()  # its first product could kill this process
+    return TYPES[precision]
+
+
+def _check_adapter(net: Any, path: Path) -> dict[str, Any]:
+    """Refuse an adapter of another model before anything is put into this one; what its note says."""
+    from safetensors import SafetensorError, safe_open
+
+    if not (path / ADAPTER).is_file():
+        raise RefereeError(f"lora_path={path} holds no adapter: there is no {ADAPTER} in it")
+    if not (path / ADAPTER_WEIGHTS).is_file():
+        raise RefereeError(
+            f"lora_path={path} has no {ADAPTER_WEIGHTS}: other files could run code; save it as safetensors"
+        )
+    note = read_note(path)
+    if note.get("base") not in (None, fingerprint(net)):
+        raise RefereeError(
+            f"lora_path={path} was trained beside another model ({note.get('model_path')}): give that one as model_path"
+        )
+    modules = dict(net.named_modules())
+    try:
+        with safe_open(path / ADAPTER_WEIGHTS, framework="numpy") as weights:
+            shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise RefereeError(f"{path / ADAPTER_WEIGHTS} cannot be read: {error}") from error
+    for name, shape in shapes.items():
+        where, _, side = name.removeprefix("base_model.model.").partition(".lora_")
+        module = modules.get(where)
+        if module is None:
+            raise RefereeError(f"lora_path={path} is for another model: {where} is not in model_path")
+        here = module.in_features if side.startswith("A") else module.out_features
+        there = shape[1] if side.startswith("A") else shape[0]
+        if here != there:
+            raise RefereeError(
+                f"lora_path={path} is for another model: {where} has {there} features there and {here} here"
+            )
+    return note
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,1 @@
+"""Fine-tuning vision-language models on windows."""

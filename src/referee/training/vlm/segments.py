@@ -1,0 +1,113 @@
+"""Windows with a label, as `referee dataset windows` wrote them: a line of JSON each, and an inert pickle of frames."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from referee.datasets.windows import INFO, LABELS, SEGMENTS
+from referee.episodes.episode import IMAGES
+from referee.episodes.formats.safe import load_pickle
+from referee.errors import RefereeError
+from referee.models.window import Window
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One labelled window; its frames are in a file."""
+
+    path: Path
+    task: str
+    label: str
+    episode: str
+    start: int
+    stop: int
+    change: float
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def window(self) -> Window:
+        """The frames."""
+        found = load_pickle(self.path)
+        if not isinstance(found, dict) or not isinstance(found.get(IMAGES[0]), np.ndarray):
+            raise RefereeError(f"{self.path} holds no {IMAGES[0]}: it is no window of `referee dataset windows`")
+        return Window({name: found[name] for name in IMAGES if isinstance(found.get(name), np.ndarray)}, self.task)
+
+
+def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *, frames: int = 0) -> list[Segment]:
+    """The labelled windows of some segments.jsonl.
+
+    root: where their pkl_path starts; None = the folder with dataset_info.json above each file.
+    frames: refuse windows that are longer; 0 takes any.
+    """
+    found: list[Segment] = []
+    for file in map(Path, files):
+        if file.is_dir():
+            file = file / SEGMENTS
+        if not file.is_file():
+            raise RefereeError(f"{file} is not there: give a {SEGMENTS} that `referee dataset windows` wrote")
+        base = Path(root) if root is not None else _root(file)
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if line.strip():
+                found.append(_segment(line, base, f"{file}:{number}"))
+    if not found:
+        raise RefereeError(
+            f"{', '.join(map(str, files))}: there are no windows in it; record more episodes, or change the split"
+        )
+    longest = max(found, key=len)
+    if frames and len(longest) > frames:
+        raise RefereeError(
+            f"{longest.path} has {len(longest)} frames, but video_nframes is {frames}: set it to {len(longest)}"
+        )
+    return found
+
+
+def _root(file: Path) -> Path:
+    for folder in file.resolve().parents[:3]:
+        if (folder / INFO).is_file():
+            return folder
+    return file.resolve().parent.parent
+
+
+def _segment(line: str, base: Path, where: str) -> Segment:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        label = str(row["answer"])
+        path = base / str(row["pkl_path"])
+        made = Segment(
+            path, str(row.get("task", "")), label, str(row.get("episode", path.stem)), int(row.get("start", 0)),
+            int(row.get("stop", 0)), float(row.get("change", 0.0)),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
+    if label not in LABELS:
+        raise RefereeError(f"{where} has the answer {label!r}: it must be one of {', '.join(LABELS)}")
+    if not path.is_file():
+        raise RefereeError(f"{where} names {path}, which is not there: set data.video_root")
+    return made
+
+
+def check_split(train: Sequence[Segment], val: Sequence[Segment]) -> None:
+    """Refuse windows of one episode on both sides."""
+    shared = sorted({each.episode for each in train} & {each.episode for each in val})
+    if shared:
+        raise RefereeError(f"{len(shared)} episodes are on both sides, as {shared[0]}: split them by episode")
+
+
+def counts(segments: Sequence[Segment]) -> dict[str, int]:
+    """Windows by label."""
+    return dict.fromkeys(LABELS, 0) | Counter(each.label for each in segments)
+
+
+def digest(segments: Sequence[Segment]) -> str:
+    """Tells sets of windows apart."""
+    words = [f"{each.episode}:{each.start}:{each.stop}:{each.label}:{each.path.name}" for each in segments]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]

@@ -1,0 +1,229 @@
+"""Fine-tuning a vision-language model: loss by hand, exact accumulation and resume, adapters, what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from models.tiny_vlm import small_vlm, window
+from referee.cli import main
+from referee.errors import RefereeError
+from referee.models.vlm import make_input_builder, qwen
+from referee.models.vlm.encode import IGNORED
+from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
+from referee.models.vlm.qwen import QwenOptions
+from referee.training.options import EarlyStop
+from referee.training.vlm.fit import Sft, answer_loss, batch_loss, shift_window
+from referee.training.vlm.options import LoraOptions, SftOptions
+from referee.training.vlm.segments import read_segments
+from referee.training.vlm.sft import fine_tune, prepare, read_data
+from training.window_files import write_windows
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_vlm(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_windows(tmp_path_factory.mktemp("windows") / "data")
+
+
+def _options(base: Path, data: Path, output: Path, **changes: Any) -> SftOptions:
+    chosen = SftOptions(
+        model=QwenOptions(model_path=base),
+        output=output,
+        train=(data / "train" / "segments.jsonl",),
+        val=(data / "eval" / "segments.jsonl",),
+        lora=None,
+        lr=3e-3,
+        global_batch_size=8,
+        micro_batch_size=4,
+        max_epochs=2,
+        num_threads=1,
+    )
+    return replace(chosen, **changes)
+
+
+def _fit(options: SftOptions) -> Sft:
+    train, val = read_data(options)
+    torch.manual_seed(0)
+    model = qwen.load(options.model)
+    prepare(model, options)
+    return Sft(model, train, val, options)
+
+
+def _weights(fitting: Sft) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in fitting.learning.items()}
+
+
+def test_the_loss_is_of_the_answer_tokens_alone() -> None:
+    """By hand: two rows, answers of one and of two tokens, four words."""
+    logits = torch.tensor(np.random.default_rng(0).normal(size=(2, 4, 4)), dtype=torch.float32)
+    labels = torch.tensor([[IGNORED, IGNORED, IGNORED, 2], [IGNORED, IGNORED, 1, 3]])
+    chances = np.exp(logits.numpy()) / np.exp(logits.numpy()).sum(2, keepdims=True)
+    first = -np.log(chances[0, 2, 2])
+    second = -(np.log(chances[1, 1, 1]) + np.log(chances[1, 2, 3])) / 2
+    assert answer_loss(logits, labels).tolist() == pytest.approx([first, second], abs=1e-6)
+
+
+def test_the_loss_of_a_batch_is_that_of_the_whole_sequence(base: Path) -> None:
+    """The model's own loss over all tokens, of which only the answers have labels, is the same number."""
+    model = qwen.load(QwenOptions(model_path=base))
+    prompts = [make_input_builder()(window(seed)) for seed in range(2)]
+    batch = model.encoder.encode(prompts, ["positive", "negative"])
+    with torch.no_grad():
+        whole = model.net(**batch.inputs, labels=batch.labels).loss
+        assert float(batch_loss(model.net, batch).mean()) == pytest.approx(float(whole), abs=1e-5)
+
+
+def test_micro_batches_change_nothing(base: Path, data: Path, tmp_path: Path) -> None:
+    """Nor does computing activations twice to save their memory."""
+    found = []
+    for size, twice in ((8, False), (2, False), (4, True)):
+        fitting = _fit(_options(base, data, tmp_path, micro_batch_size=size, lr=1e-3, gradient_checkpointing=twice))
+        for _ in range(2):
+            fitting._learn(fitting._batch(fitting.step))
+        found.append(_weights(fitting))
+    for other in found[1:]:
+        assert all(torch.allclose(found[0][name], other[name], atol=2e-5) for name in other)
+
+
+def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(base: Path, data: Path, tmp_path: Path) -> None:
+    def train(output: Path, **changes: Any) -> tuple[Sft, int]:
+        from referee.training import checkpoint
+
+        options = _options(base, data, output, lora=LoraOptions(rank=2, dropout=0.1), random_shift=1, **changes)
+        fitting = _fit(options)
+        if options.resume is not None:
+            fitting.restore(checkpoint.load(checkpoint.find(options.resume)))
+        result = fitting.run(stop=lambda: options.resume is None and "cut" in output.name and fitting.step == 4)
+        return fitting, len(result.history)
+
+    straight, validations = train(tmp_path / "straight")
+    assert (straight.step, validations) == (6, 2)
+    cut, _ = train(tmp_path / "cut")
+    assert cut.step == 4
+    resumed, seen = train(tmp_path / "more", resume=tmp_path / "cut")
+    assert resumed.step == 6 and seen == 2
+    ends = _weights(straight), _weights(resumed)
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    with pytest.raises(RefereeError, match="other windows, batches or epochs"):
+        train(tmp_path / "wrong", resume=tmp_path / "cut", max_epochs=3)
+
+
+@pytest.mark.slow
+def test_it_learns_and_the_adapter_is_usable_at_once(base: Path, data: Path, tmp_path: Path) -> None:
+    whole = fine_tune(_options(base, data, tmp_path / "all", max_epochs=20, val_check_interval=10), QUIET)
+    segments = read_segments([data / "eval"])
+    windows, truth = [each.window() for each in segments], [each.label for each in segments]
+    trained = HistoryVLMRewardModel(qwen.load(QwenOptions(model_path=whole)), how=ReadOut(readout="score"))
+    assert sum(a == b for a, b in zip(trained.judge(windows).label, truth, strict=True)) >= 11
+    written = HistoryVLMRewardModel(trained.model, how=ReadOut(readout="generate", max_new_tokens=4)).judge(windows)
+    assert written.label == trained.judge(windows).label and written.invalid == 0
+
+    lora = _options(base, data, tmp_path / "lora", lora=LoraOptions(rank=4), max_epochs=1)
+    best = fine_tune(replace(lora, model=QwenOptions(model_path=whole)), QUIET)
+    assert {each.suffix for each in best.iterdir()} <= {".json", ".safetensors", ".md"}
+    used = qwen.load(QwenOptions(model_path=whole, lora_path=best))
+    said = HistoryVLMRewardModel(used, how=ReadOut(readout="score")).judge(windows)
+    assert sum(a == b for a, b in zip(said.label, truth, strict=True)) >= 11
+    note = qwen.read_note(best)
+    assert note["episodes"]["train"][0] == "train0" and note["input_builder_name"] == "qwentrend_input_builder"
+
+
+def test_what_was_trained_is_what_is_loaded(base: Path, data: Path, tmp_path: Path) -> None:
+    from referee.training.vlm.sft import save
+
+    options = _options(base, data, tmp_path, lora=LoraOptions(rank=2), max_epochs=1, val=())
+    fitting = _fit(options)
+    fitting._learn(fitting._batch(0))
+    fitting.model.net.eval()
+    before = HistoryVLMRewardModel(fitting.model, how=ReadOut(readout="score")).judge([window(0)]).probabilities
+    save(fitting.model, tmp_path / "best", {})
+    loaded = qwen.load(QwenOptions(model_path=base, lora_path=tmp_path / "best"))
+    after = HistoryVLMRewardModel(loaded, how=ReadOut(readout="score")).judge([window(0)]).probabilities
+    assert before is not None and after is not None and np.allclose(before, after, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does(base: Path, data: Path, tmp_path: Path) -> None:
+    ends = []
+    for processes in (1, 2):
+        output = tmp_path / str(processes)
+        options = _options(base, data, output, max_epochs=1, lr=1e-3, num_processes=processes)
+        best = fine_tune(options, QUIET)
+        ends.append(qwen.load(QwenOptions(model_path=best)).net.state_dict())
+    assert all(torch.allclose(ends[0][name], ends[1][name], atol=2e-5) for name in ends[0])
+
+
+def test_early_stop_and_the_best_is_kept(base: Path, data: Path, tmp_path: Path) -> None:
+    options = _options(base, data, tmp_path, lr=1e-9, max_epochs=9, early_stop=EarlyStop(patience=2), log_interval=100)
+    result = _fit(options).run()
+    assert result.reason == "early stop" and len(result.history) == 3 and result.best.step == 3
+
+
+def test_frames_of_a_view_are_shifted_alike() -> None:
+    shown = window(0, frames=3)
+    moved = shift_window(shown, 4, np.random.default_rng(5))
+    main, before = moved.frames["main_images"], shown.frames["main_images"]
+    down, right = np.random.default_rng(5).integers(-4, 5, (1, 1, 2))[0, 0]
+    inner = np.roll(before, (down, right), (1, 2))[:, 4:-4, 4:-4]
+    assert np.array_equal(main[:, 4:-4, 4:-4], inner)
+    assert shift_window(shown, 0, np.random.default_rng(0)) is shown
+
+
+def test_bad_windows_are_one_line_each(base: Path, data: Path, tmp_path: Path) -> None:
+    def broken(**changes: Any) -> Path:
+        row = json.loads((data / "train" / "segments.jsonl").read_text().splitlines()[0]) | changes
+        (tmp_path / "segments.jsonl").write_text(json.dumps(row) + "\n")
+        return tmp_path / "segments.jsonl"
+
+    with pytest.raises(RefereeError, match="has the answer 'great'"):
+        read_segments([broken(answer="great")], data)
+    with pytest.raises(RefereeError, match=r"set data\.video_root"):
+        read_segments([broken(pkl_path="train/pkl/none.pkl")], data)
+    with pytest.raises(RefereeError, match="video_nframes is 2: set it to 3"):
+        read_segments([data / "train"], frames=2)
+    (tmp_path / "segments.jsonl").write_text("\n")
+    with pytest.raises(RefereeError, match="no windows in it"):
+        read_segments([tmp_path / "segments.jsonl"])
+    (tmp_path / "segments.jsonl").write_text("{\n")
+    with pytest.raises(RefereeError, match=r"segments\.jsonl:1 is no window"):
+        read_segments([tmp_path / "segments.jsonl"])
+    with pytest.raises(RefereeError, match="is not there"):
+        read_segments([tmp_path / "nowhere.jsonl"])
+    with pytest.raises(RefereeError, match="24 episodes are on both sides"):
+        read_data(_options(base, data, tmp_path, val=(data / "train",)))
+    with pytest.raises(RefereeError, match="not divisible"):
+        _options(base, data, tmp_path, micro_batch_size=3)
+    with pytest.raises(RefereeError, match="precision=fp32"):
+        _options(base, data, tmp_path, model=QwenOptions(model_path=base, precision="bf16"))
+
+
+@pytest.mark.slow
+def test_the_documented_command_and_the_audit(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DUALVIEW_SFT_DATA_ROOT", str(data))
+    run = tmp_path / "run"
+    keys = [f"actor.model.model_path={base}", f"runner.logger.log_path={run}", "runner.max_epochs=1",
+            "actor.num_threads=1", "data.video_nframes=3"]  # fmt: skip
+    assert main(["run", "qwen3vl_sft_qwentrend", *keys]) == 0
+    best = run / "checkpoints" / "best_model"
+    assert f"use it as reward.model.lora_path={best}" in capsys.readouterr().out.replace("\n", "")
+    assert (best / "adapter_model.safetensors").is_file()
+    assert main(["audit", str(best), str(data)]) == 0
+    assert "calibration error" in capsys.readouterr().out
+    found = json.loads((best / "report" / "metrics.json").read_text())
+    assert found["counts"]["windows"] == 12 and np.sum(found["counts_matrix"]) == 12
+    assert main(["audit", str(best), str(data / "train" / "segments.jsonl")]) == 2
+    assert "was trained on 24 of these 24 episodes" in capsys.readouterr().err
