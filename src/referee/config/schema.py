@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.cluster import ClusterConfig
+from referee.config.collection import DataCollectionConfig
 from referee.config.declare import REQUIRED, key
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 
@@ -25,10 +27,10 @@ class Recipe:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "evaluate": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
+    "evaluate": Recipe(reads=("runner", "env.eval", "robot"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "train_policy": Recipe(
-        reads=("runner", "env.train", "env.eval", "algorithm", "actor", "reward", "cluster"),
+        reads=("runner", "env.train", "env.eval", "robot", "algorithm", "actor", "reward", "cluster"),
         needs=("env.train", "env.eval"),
     ),
     "train_reward": Recipe(reads=("runner", "data", "actor")),
@@ -162,42 +164,6 @@ class RandomiseConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCollectionConfig:
-    """Recording of episodes while an environment is used."""
-
-    enabled: bool = key(False, "record every finished episode")
-    save_dir: str | None = key(None, "where to; null = collected_data in the run's directory", only_if="enabled")
-    export_format: str = key(
-        "native",
-        "native; pickle: a file per episode; pickle_frames: success/, failure/; npy: positive/, negative/; lerobot",
-        choices=("native", "pickle", "pickle_frames", "npy", "lerobot"),
-        only_if="enabled",
-    )
-    only_success: bool = key(False, "keep only episodes with a success", only_if="enabled")
-    target_success: int | None = key(
-        None, "stop keeping successful episodes at this number; null = never", low=0, only_if="enabled"
-    )
-    target_failure: int | None = key(
-        None, "stop keeping failed episodes at this number; null = never", low=0, only_if="enabled"
-    )
-    cameras: tuple[str, ...] | None = key(
-        None,
-        "the cameras to record; null = all of the env's, [] = none",
-        choices=("front", "side", "wrist"),
-        only_if="enabled",
-    )
-    positive_dir: str | None = key(
-        None, "folder of trajectories with a success; null = save_dir/positive", only_if="export_format=npy"
-    )
-    negative_dir: str | None = key(
-        None, "folder of trajectories without; null = save_dir/negative", only_if="export_format=npy"
-    )
-    queue_size: int | None = key(
-        None, "finished episodes that may wait for the disk; null = one per environment", low=1, only_if="enabled"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class PandaEnvConfig:
     """The embedded simulation of a Franka Panda."""
 
@@ -227,9 +193,8 @@ class PandaEnvConfig:
     data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")
 
 
-# The worlds there are, in one line: PandaEnvConfig | ManiSkillEnvConfig | … Each class names itself by its
-# tag, env_type; the first is taken where env_type is not given.
-EnvConfig = PandaEnvConfig
+# The worlds there are. Each class names itself by its tag, env_type; the first is taken where env_type is not given.
+EnvConfig = PandaEnvConfig | FrankaEnvConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +421,10 @@ class Config:
 
     runner: RunnerConfig = key(REQUIRED, "what to run")
     env: EnvSection = key(EnvSection, "where to run it")
+    robot: RobotConfig = key(
+        RobotConfig, "the arm that env.train and env.eval share (their own robot.* beats it)",
+        only_if="env.train.env_type=franka or env.eval.env_type=franka",
+    )  # fmt: skip
     algorithm: AlgorithmConfig = key(PPOConfig, "how the policy learns")
     reward: RewardConfig = key(RewardConfig, "a learned reward")
     data: DataConfig = key(DataConfig, "what a reward model learns from")
