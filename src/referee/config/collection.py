@@ -42,3 +42,13 @@ class DataCollectionConfig:
     queue_size: int | None = key(
         None, "finished episodes that may wait for the disk; null = one per environment", low=1, only_if="enabled"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabellingConfig:
+    """Labels by key, while an arm moves."""
+
+    reaction_seconds: float = key(0.0, "how late a person presses: labels are moved so far towards the start", low=0)
+    ends_on: tuple[str, ...] = key(
+        (), "labels of a single frame that end the episode, too", choices=("success", "fail"), single=True
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.cluster import ClusterConfig
-from referee.config.collection import DataCollectionConfig
+from referee.config.collection import DataCollectionConfig, LabellingConfig
 from referee.config.declare import REQUIRED, key
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 
@@ -26,6 +26,12 @@ class Recipe:
     needs: tuple[str, ...] = ()
 
 
+TELEOP_REWARD = tuple(
+    f"reward.{name}"
+    for name in ("group_name", "use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
+                 "reward_threshold", "success_reward", "fail_reward", "gate_k", "gate_n", "veto_unknown",
+                 "late_seconds", "model")
+)  # fmt: skip
 RECIPES: Mapping[str, Recipe] = {
     "evaluate": Recipe(reads=("runner", "env.eval", "robot"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
@@ -34,7 +40,15 @@ RECIPES: Mapping[str, Recipe] = {
         needs=("env.train", "env.eval"),
     ),
     "train_reward": Recipe(reads=("runner", "data", "actor")),
+    "collect_labels": Recipe(
+        reads=("runner", "env.eval", "robot", "data.cameras", "cluster"),
+        needs=("env.eval",),
+    ),
+    "collect_data": Recipe(reads=("runner", "env.eval", "robot", "cluster"), needs=("env.eval",)),
+    "teleop": Recipe(reads=("runner", "env.eval", "robot", "cluster", *TELEOP_REWARD), needs=("env.eval",)),
 }
+AT_THE_ARM = "recipe=collect_labels or recipe=collect_data or recipe=teleop"
+LABELS = "recipe=collect_labels"
 TRAINS = "recipe=train_policy or recipe=train_reward"
 PAYS = "use_reward_model"
 RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward"
@@ -88,9 +102,9 @@ class RunnerConfig:
     seed: int = key(0, "seed of everything that is drawn", low=0)
     policy: str = key(
         "expert",
-        "who acts: the scripted expert or uniform noise",
-        choices=("expert", "random"),
-        only_if="recipe=evaluate",
+        "who acts: the scripted expert, uniform noise, or nobody but the person at the arm",
+        choices=("expert", "random", "person"),
+        only_if=f"recipe=evaluate or {AT_THE_ARM}",
     )
     expert_noise: float = key(0.0, "standard deviation added to the expert's actions", low=0, only_if="policy=expert")
     num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
@@ -99,8 +113,9 @@ class RunnerConfig:
     )
     film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
     max_steps: int = key(
-        1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy or recipe=demo"
-    )
+        1_000_000, "environment steps after which it ends", low=1,
+        only_if=f"recipe=train_policy or recipe=demo or {AT_THE_ARM}",
+    )  # fmt: skip
     max_minutes: float | None = key(
         None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
     )
@@ -120,7 +135,10 @@ class RunnerConfig:
         low=1,
         only_if="recipe=train_policy",
     )
-    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if=TRAINS)
+    resume_dir: str | None = key(
+        None, "run or checkpoint to go on from; null = start",
+        only_if=f"{TRAINS} or recipe=collect_labels or recipe=collect_data",
+    )  # fmt: skip
     max_epochs: int | None = key(
         None,
         "passes over the frames; null = 5, or 10 where only a head learns",
@@ -144,6 +162,21 @@ class RunnerConfig:
         only_if="recipe=train_reward",
     )
     background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
+    num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
+    num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
+                               only_if=LABELS)  # fmt: skip
+    val_split: float = key(0.2, "share of the frames, or episodes, for validation", low=0.01, high=0.9, only_if=LABELS)
+    fail_success_ratio: float = key(2.0, "failures kept per success in training; 0 = all", low=0, only_if=LABELS)
+    random_seed: int = key(42, "of the split and of which failures are kept", low=0, only_if=LABELS)
+    labelling: LabellingConfig = key(LabellingConfig, "how keys label", only_if=LABELS)
+    num_data_episodes: int = key(20, "episodes to record", low=1, only_if="recipe=collect_data")
+    pace: float | None = key(
+        None, "steps per second, for a simulation; null = as the environment steps", low=0.1, only_if=AT_THE_ARM
+    )
+    live_view: str | None = key(
+        None, "Rerun: a .rrd file to fill, `spawn` to open a viewer, or the address of one; null = none",
+        only_if="recipe=teleop",
+    )  # fmt: skip
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -354,6 +387,14 @@ class RewardConfig:
 
     group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
+    use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
+    standalone_realworld: bool = key(
+        False, "the verdict ends episodes, and the environment's own success does not", only_if="runner.recipe=teleop"
+    )
+    late_seconds: float = key(
+        0.5, "a verdict that takes longer is no success, and the arm holds until it is there", low=0.01,
+        only_if="runner.recipe=teleop",
+    )  # fmt: skip
     reward_mode: str = key(
         "terminal", "judge the last state of an episode, or each", choices=("terminal", "per_step"), only_if=PAYS
     )

@@ -30,8 +30,8 @@ ENV_SUCCESS = "env_success"
 class LiveRecording:
     """The episodes of an environment with one arm. `begin` with the first state, then `step` with each result.
 
-    Where an episode ends, it is kept and the next one begins; `end` does the same on a person's word, `close` keeps what
-    is under way. A thread writes frames down, and calls `beside` after them, so that words never speak of lost frames.
+    Where an episode ends, it is kept and the next one begins; `end` keeps it on a person's word, `close` keeps what is
+    under way. A thread writes frames down, and words about them after them, so that no word speaks of a lost frame.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class LiveRecording:
     def step(self, action: np.ndarray, result: StepResult) -> str | None:
         """An action f[1,a] and what came of it; returns the id of the episode that ended with it, else None.
 
-        Where a person intervened, the action that the arm really made is recorded.
+        Where a person intervened, or the arm held, the action that it really made is recorded.
         """
         self.check()
         observation, rewards, terminated, truncated, info = result
         done = bool(terminated[0] or truncated[0])
         last = {name: value[None] for name, value in info["final_obs"][0].items()} if done else observation
         truth = info["final_info"] if done else info
-        made, intervened = intervention(info)
+        made, intervened = taken_instead(info)
         about = self._about(truth, intervened)
         self._under_way.step(
             action[0] if made is None else made, self._seen(last, final=done), reward=float(rewards[0]),
@@ -123,11 +123,16 @@ class LiveRecording:
     def end(self) -> str | None:
         """Keep the episode under way, which a person or a verdict ended; `begin` is next. None if it had no step."""
         if not self.frame:
-            self._under_way.discard()
-            self._journal = None
+            self.give_up()
             return None
         self._under_way.end_here()
         return self._finish()
+
+    def give_up(self) -> None:
+        """Forget the episode under way; `begin` is next."""
+        if self._journal is not None:
+            self._journal.discard()
+            self._journal = None
 
     def check(self) -> None:
         """Raise what went wrong while writing."""
@@ -149,8 +154,8 @@ class LiveRecording:
         if self._error is None:
             if self._journal is not None and self.frame:
                 self._finish()
-            elif self._journal is not None:
-                self._journal.discard()
+            else:
+                self.give_up()
             self._journal = None
             self.flush()
 
@@ -196,13 +201,12 @@ def check_single(env: RefereeVectorEnv) -> None:
         raise EpisodeError("there is no camera, so no frame could be labelled or judged: name some in env.eval.cameras")
 
 
-def intervention(info: dict[str, Any]) -> tuple[np.ndarray | None, bool]:
-    """The action f32[a] that a person made instead, or None, and whether somebody did."""
-    made = info.get("intervene_action")
-    there = info.get("_intervene_action")
-    if made is None or made[0] is None or (there is not None and not there[0]):
-        return None, False
-    return np.asarray(made[0], np.float32), True
+def taken_instead(info: dict[str, Any]) -> tuple[np.ndarray | None, bool]:
+    """The action f32[a] that the arm made instead of the one it was given, if any, and whether a person made it."""
+    for name in ("executed_action", "intervene_action"):
+        if name in info and info.get(f"_{name}", np.ones(1, bool))[0]:
+            return np.asarray(info[name][0], np.float32), name == "intervene_action"
+    return None, False
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ class Said:
 
 
 class KeyboardLabels:
-    """The words of one person. `begin` an episode, `see` each of its frames, `press` keys; `take` what is to be written.
+    """The words of one person. `begin` an episode, `see` each frame, `press` keys; `take` what is to be written.
 
     A word is kept in memory and in `take` until it has its number in the log, so that it can be undone either way.
     """

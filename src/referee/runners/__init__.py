@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from referee.config import Loaded
+from referee.runners.collect_data import collect_data
+from referee.runners.collect_labels import collect_labels
 from referee.runners.demo import demo
 from referee.runners.evaluate import evaluate
+from referee.runners.teleop import teleop
 from referee.runners.train_policy import train_policy
 from referee.runners.train_reward import train_reward
 
@@ -15,6 +18,9 @@ RUNNERS: dict[str, Callable[[Loaded], None]] = {
     "demo": demo,
     "train_policy": train_policy,
     "train_reward": train_reward,
+    "collect_labels": collect_labels,
+    "collect_data": collect_data,
+    "teleop": teleop,
 }
 """Recipe name (`runner.recipe`) → the function that runs it."""
 
