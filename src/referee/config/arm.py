@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from referee.config.collection import DataCollectionConfig
 from referee.config.declare import key
@@ -86,6 +86,10 @@ class FrankaEnvConfig:
     camera_serials: tuple[str, ...] = key((), "their RealSense serial numbers, in the same order", single=True)
     image_size: int = key(64, "width and height of images in pixels", choices=(64, 128, 224))
     use_spacemouse: bool = key(False, "a SpaceMouse overrides whoever acts")
+    teleoperator: str | None = key(
+        None, "whose hand is on it; null = a person's at an arm, the scripted expert's at a twin",
+        choices=("person", "expert"), only_if="use_spacemouse",
+    )  # fmt: skip
     intervention_seconds: float = key(
         0.5, "how long a touch of the SpaceMouse overrides", low=0.05, only_if="use_spacemouse"
     )
@@ -101,3 +105,8 @@ class FrankaEnvConfig:
     )
     fault_seconds: float = key(2.0, "seconds of a fault after which the episode is given up", low=0)
     data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")
+
+    def stand_in(self) -> FrankaEnvConfig:
+        """The same with a twin that takes no time and nobody at its SpaceMouse: to know spaces, or to evaluate."""
+        robot = replace(self.robot, driver="twin", realtime=False)
+        return replace(self, robot=robot, use_spacemouse=False)

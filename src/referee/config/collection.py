@@ -1,5 +1,4 @@
 """The keys of recording episodes while an environment is used."""
-# ruff: noqa: RUF009 -- key() makes a dataclasses.field; nothing mutable is shared
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class RunnerConfig:
         None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
     )
     eval_interval: int = key(10, "iterations between evaluations", low=1, only_if="recipe=train_policy")
-    eval_episodes: int = key(256, "episodes of each evaluation", low=1, only_if="recipe=train_policy")
+    eval_episodes: int = key(256, "episodes of each evaluation; 0 = none", low=0, only_if="recipe=train_policy")
     target_success: float | None = key(
         None,
         "stop once an evaluation ends in so much success; null = never",

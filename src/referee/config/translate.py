@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from referee.config.arm import TARGET_EE_POSE, FrankaEnvConfig
+from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
-from referee.config.schema import BinaryClassifierConfig, DataCollectionConfig, PandaEnvConfig, RewardModelConfig
+from referee.config.schema import BinaryClassifierConfig, PandaEnvConfig, RewardModelConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]

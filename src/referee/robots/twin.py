@@ -127,7 +127,7 @@ class Twin:
     # --- the hand that puts things in place, and looks ---
 
     def arrange(self, goal: np.ndarray, cube: np.ndarray | None = None) -> None:
-        """Put the goal f64[3], and the cube f64[7] where there is one, on the table; the arm stays as it is, at rest."""
+        """Put the goal f64[3], and the cube f64[7] where there is one, on the table; the arm stays where it is."""
         self.goal[0] = goal
         self.place(self.sim.qpos[0, ARM].copy(), cube=cube)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from referee.config import Loaded
 from referee.runners.collect_data import collect_data
 from referee.runners.collect_labels import collect_labels
 from referee.runners.demo import demo
+from referee.runners.environments import with_robot
 from referee.runners.evaluate import evaluate
 from referee.runners.teleop import teleop
 from referee.runners.train_policy import train_policy
@@ -27,4 +29,4 @@ RUNNERS: dict[str, Callable[[Loaded], None]] = {
 
 def run(loaded: Loaded) -> None:
     """Start whatever recipe the configuration names."""
-    RUNNERS[loaded.config.runner.recipe](loaded)
+    RUNNERS[loaded.config.runner.recipe](replace(loaded, config=with_robot(loaded.config)))

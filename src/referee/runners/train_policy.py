@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from referee.config import Config, Loaded
+from referee.config import Config, FrankaEnvConfig, Loaded
 from referee.config.learning import PPOConfig, SACConfig
 from referee.errors import ConfigError
 from referee.runners.background import BackgroundTraining
@@ -112,6 +112,11 @@ def check(config: Config) -> None:
         )
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
+    if isinstance(train, FrankaEnvConfig) and train.robot.driver == "franky" and config.runner.eval_episodes:
+        raise ConfigError(
+            f"runner.eval_episodes={config.runner.eval_episodes}, but there is one arm, and it learns: set it to 0 "
+            "(env/success_once tells how its own episodes end)"
+        )
     for name in ("task", "obs_mode", "control_mode", "encoder"):
         here, there = getattr(train, name), getattr(config.env.eval, name)
         if here != there:

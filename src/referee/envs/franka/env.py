@@ -35,6 +35,8 @@ class FrankaVectorEnv(RefereeVectorEnv):
     one begins a new episode, since nobody can put an arm and a table back to where they were. A twin can.
     """
 
+    step_signals = ("held",)
+
     def __init__(self, config: FrankaEnvConfig) -> None:
         self.config = config
         self.setup = Setup.of(config)

@@ -10,6 +10,7 @@ import numpy as np
 from referee.config.arm import FrankaEnvConfig
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
 from referee.envs.franka.env import FrankaVectorEnv
+from referee.envs.franka.expert import expert_hand
 from referee.envs.wrapper import EnvWrapper
 from referee.robots.clock import Clock, WallClock
 from referee.robots.spacemouse import InputDevice, Motion, open_spacemouse
@@ -20,6 +21,9 @@ def make_arm(config: FrankaEnvConfig, device: InputDevice | None = None) -> Refe
     env = FrankaVectorEnv(config)
     if not config.use_spacemouse and device is None:
         return env
+    twin = config.robot.driver == "twin"
+    if device is None and (config.teleoperator or ("expert" if twin else "person")) == "expert":
+        device = expert_hand(env)
     return Intervention(env, device, seconds=config.intervention_seconds)
 
 
@@ -42,6 +46,7 @@ class Intervention(EnvWrapper):
     ) -> None:
         """device: None opens a SpaceMouse at the first reset. clock: of the loop; that of the arm if not given."""
         super().__init__(env)
+        self.step_signals = (*env.step_signals, "intervened")
         self._device, self._seconds, self._given_clock = device, seconds, clock
         self._until = -np.inf
 

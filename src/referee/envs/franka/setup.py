@@ -89,7 +89,7 @@ def _box(config: FrankaEnvConfig, target: Pose | None) -> tuple[np.ndarray, np.n
         if corner is not None and len(corner) != 3:
             raise ConfigError(f"{name} has {len(corner)} numbers, but three are needed: x, y, z in metres")
     if target is not None:
-        low, high = target.position - [ASIDE, ASIDE, BELOW], target.position + [ASIDE, ASIDE, ABOVE]
+        low, high = target.position - np.array([ASIDE, ASIDE, BELOW]), target.position + np.array([ASIDE, ASIDE, ABOVE])
     elif config.robot.driver == "twin":
         task = task_named(config.robot.scene)
         low, high = task.low, task.high
@@ -145,7 +145,7 @@ def make_station(config: FrankaEnvConfig, setup: Setup) -> Station:
 
         clock = WallClock()
         assert robot.robot_ip is not None
-        arm = Franky(robot.robot_ip, clock, stiffness=robot.stiffness)
+        arm = Franky(robot.robot_ip, clock, stiffness=robot.stiffness, has_gripper=not config.no_gripper)
         cameras = [
             open_realsense(name, serial, config.image_size, clock)
             for name, serial in zip(config.cameras, config.camera_serials, strict=True)

@@ -53,8 +53,8 @@ class Seen:
     def vector(self) -> np.ndarray:
         """f32[24]: joints 7, their speeds 7, position 3, two axes of the hand 6, gripper 1."""
         state, axes = self.state, self.state.pose.rotation[:, :2].T.ravel()
-        parts = [state.joints, state.speeds, state.pose.position, axes, [state.gripper_width]]
-        return np.concatenate(parts).astype(np.float32)
+        width = np.array([state.gripper_width])
+        return np.concatenate([state.joints, state.speeds, state.pose.position, axes, width]).astype(np.float32)
 
 
 VECTOR = 24
@@ -102,7 +102,7 @@ class Station:
         if self.rules.has_gripper:
             self.arm.gripper(opened=True)
             self._opened = True
-        lifted = Pose(here.position + [0.0, 0.0, self.rules.reset_lift], here.rotation)
+        lifted = here.moved(np.array([0.0, 0.0, self.rules.reset_lift]))
         if self.rules.reset_lift and lifted.position[2] <= self.limits.high[2]:
             self.arm.move_to(lifted, speed=self.rules.reset_speed)
         self.arm.move_to(start, speed=self.rules.reset_speed)
