@@ -1,4 +1,4 @@
-"""Collection at an arm: keys become train.pt and val.pt, poses become data.pkl; kills, Ctrl-C and mistakes cost little."""
+"""Collection at an arm: keys become train.pt and val.pt, poses become data.pkl; kills and mistakes cost little."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_keys_become_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str
     store = EpisodeStore(tmp_path / "recording")
     [episode] = store
     assert episode.success is None and len(episode) == 2 * len(half) + 1 and episode.truncated[-1]
-    assert set(episode.signals) == {"intervened", "env_success"}
+    assert set(episode.signals) == {"env_success"}
     labels = LabelLog.of(store).resolve(episode)
     wanted = [-1, -1, *[0] * 11, -1, -1, *[1] * 6, -1, 0, 1, -1]  # frame 0 is the first state
     np.testing.assert_array_equal(labels, [*wanted, *wanted[1:], -1])
@@ -70,7 +70,8 @@ def test_it_stops_when_there_are_enough_of_both(tmp_path: Path, capsys: pytest.C
 
 
 def test_episodes_end_by_key_and_by_label(tmp_path: Path) -> None:
-    half = ["a", "a", "", "c", "r", "a", "", "c"]
+    """What is pressed while the arm goes back to its start is about no frame."""
+    half = ["a", "a", "", "c", "c", "r", "a", "a", "", "c", "a"]
     run_labels(tmp_path, half * 2, "runner.labelling.ends_on=[success]", "runner.val_split=0.3")
     episodes = list(EpisodeStore(tmp_path / "recording"))
     assert [len(each) for each in episodes] == [4, 1, 3, 4, 1, 3]
@@ -150,7 +151,7 @@ def test_a_full_disk_ends_it_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Journal, "flush", full)
-    with pytest.raises(RefereeError, match="recording stopped: .*No space left on device"):
+    with pytest.raises(RefereeError, match=r"recording stopped: .*No space left on device"):
         run_labels(tmp_path, [""] * 1000, "runner.pace=200")
 
 
@@ -179,14 +180,15 @@ def test_episodes_at_a_pose_become_data(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_an_episode_can_be_given_up_and_a_run_gone_on_with(tmp_path: Path) -> None:
     run_data(tmp_path, "runner.max_steps=12", presses=["", "", "r", *[""] * 4, "q"])
-    assert [len(each) for each in EpisodeStore(tmp_path / "recording")] == [5]  # cut off by q
+    assert [len(each) for each in EpisodeStore(tmp_path / "recording")] == [4]  # cut off by q
     run_data(tmp_path, f"runner.resume_dir={tmp_path}")
     assert len(list(read_any(tmp_path / "data.pkl"))) == 3
 
 
 def test_only_successes_are_counted_where_asked(tmp_path: Path) -> None:
-    run_data(tmp_path, "runner.policy=random", "runner.max_steps=100", "env.eval.data_collection.only_success=true",
-             "env.eval.task=PickCube", "env.eval.data_collection.enabled=true")  # fmt: skip
+    with pytest.raises(RefereeError, match="no episode was recorded"):
+        run_data(tmp_path, "runner.policy=random", "runner.max_steps=100", "env.eval.data_collection.only_success=true",
+                 "env.eval.task=PickCube", "env.eval.data_collection.enabled=true")  # fmt: skip
 
 
 def _yaml(folder: Path) -> Path:

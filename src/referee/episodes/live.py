@@ -16,13 +16,11 @@ import numpy as np
 from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv, StepResult
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.journal import Journal
-from referee.episodes.recorder import Wanted
+from referee.episodes.recorder import SIGNALS, STEP_SIGNALS, Wanted, really_taken
 from referee.episodes.store import EpisodeStore
 
 SECONDS = 0.4
 """Between two writings; with the time that one takes, less than a second is ever at stake."""
-INTERVENED = "intervened"
-"""The signal that says whether a person led the arm to a state."""
 ENV_SUCCESS = "env_success"
 """The signal that holds what the environment thinks of a state, where a person has the word."""
 
@@ -96,7 +94,7 @@ class LiveRecording:
         )
         self._number += 1
         self._once = False
-        self._journal.start(seen, **self._about(info, False))
+        self._journal.start(seen, **self._about(info, {}))
 
     def step(self, action: np.ndarray, result: StepResult) -> str | None:
         """An action f[1,a] and what came of it; returns the id of the episode that ended with it, else None.
@@ -108,11 +106,9 @@ class LiveRecording:
         done = bool(terminated[0] or truncated[0])
         last = {name: value[None] for name, value in info["final_obs"][0].items()} if done else observation
         truth = info["final_info"] if done else info
-        made, intervened = taken_instead(info)
-        about = self._about(truth, intervened)
         self._under_way.step(
-            action[0] if made is None else made, self._seen(last, final=done), reward=float(rewards[0]),
-            terminated=bool(terminated[0]), truncated=bool(truncated[0]), **about,
+            really_taken(action, info)[0], self._seen(last, final=done), reward=float(rewards[0]),
+            terminated=bool(terminated[0]), truncated=bool(truncated[0]), **self._about(truth, info),
         )  # fmt: skip
         if not done:
             return None
@@ -184,9 +180,12 @@ class LiveRecording:
         seen = {name: pictures[name][0] for name in IMAGES if name in pictures}
         return seen if "states" not in observation else {"states": observation["states"][0], **seen}
 
-    def _about(self, info: dict[str, Any], intervened: bool) -> dict[str, Any]:
-        signals: dict[str, Any] = {INTERVENED: intervened}
-        success = bool(info["success"][0])
+    def _about(self, truth: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+        """truth: the info about a state; step: that about the step that led to it."""
+        signals: dict[str, Any] = {name: truth[name][0] for name in SIGNALS if name in truth}
+        for name in self._env.step_signals:
+            signals[name] = bool(step.get(STEP_SIGNALS[name], (False,))[0])
+        success = bool(truth["success"][0])
         self._once |= success
         if self._trust:
             return {"success": success, "signals": signals}
@@ -199,14 +198,6 @@ def check_single(env: RefereeVectorEnv) -> None:
         raise EpisodeError(f"a person leads one arm, not {env.num_envs}: set env.eval.num_envs=1")
     if not env.cameras:
         raise EpisodeError("there is no camera, so no frame could be labelled or judged: name some in env.eval.cameras")
-
-
-def taken_instead(info: dict[str, Any]) -> tuple[np.ndarray | None, bool]:
-    """The action f32[a] that the arm made instead of the one it was given, if any, and whether a person made it."""
-    for name in ("executed_action", "intervene_action"):
-        if name in info and info.get(f"_{name}", np.ones(1, bool))[0]:
-            return np.asarray(info[name][0], np.float32), name == "intervene_action"
-    return None, False
 
 
 @contextlib.contextmanager

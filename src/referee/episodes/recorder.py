@@ -147,7 +147,7 @@ class Recorder(EnvWrapper):
     def _record(self, actions: np.ndarray, result: StepResult) -> None:
         observation, rewards, terminated, truncated, info = result
         now, truth = self._seen(observation), _truth(info, self._everyone) | self._about_step(info)
-        actions = _really_taken(actions, info)
+        actions = really_taken(actions, info)
         self._make_room(now, truth)
         here, arrays = (self._everyone, self._steps), self._arrays
         arrays["actions"][here], arrays["rewards"][here] = actions, rewards
@@ -312,7 +312,7 @@ def _truth(info: dict[str, Any], ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"success": info["success"][ids], **signals}
 
 
-def _really_taken(actions: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+def really_taken(actions: np.ndarray, info: dict[str, Any]) -> np.ndarray:
     """The actions f32[n,a] that were taken, where a person stepped in or an arm had to hold."""
     for name in ("intervene_action", "executed_action"):
         if (mask := info.get(f"_{name}")) is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from referee.config import Loaded
+from referee.config.arm import FrankaEnvConfig
 from referee.config.schema import EnvConfig, RunnerConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.policies import Policy, make_policy
@@ -78,8 +79,11 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def open_arm(config: EnvConfig, folder: Path) -> RefereeVectorEnv:
+def open_arm(config: EnvConfig, folder: Path, runner: RunnerConfig) -> RefereeVectorEnv:
     """The environment, with one arm; recording is done beside it."""
+    if isinstance(config, FrankaEnvConfig) and config.use_spacemouse and runner.policy != "person":
+        _log.info("runner.policy=%s leads the arm: no SpaceMouse is opened", runner.policy)
+        config = replace(config, use_spacemouse=False)
     env = make_env(replace(config, data_collection=replace(config.data_collection, enabled=False)), folder, "person")
     try:
         check_single(env)

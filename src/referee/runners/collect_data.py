@@ -32,7 +32,7 @@ def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     keys = keys or terminal_keys()
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
-        env = open_arm(env_config, folder)
+        env = open_arm(env_config, folder, config.runner)
         try:
             console.print(f"Keys: r gives the episode up, q stops. Episodes are kept in {store.root}.", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:

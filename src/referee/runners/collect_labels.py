@@ -40,7 +40,7 @@ def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     with run_folder(loaded, LOG) as (folder, store):
         session = LabelSession(store, who=user(), ends_on=config.runner.labelling.ends_on)
         assert config.env.eval is not None
-        env = open_arm(config.env.eval, folder)
+        env = open_arm(config.env.eval, folder, config.runner)
         try:
             console.print(f"Keys: {KEYS}\nEverything is kept in {store.root} while it happens.", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
@@ -107,7 +107,7 @@ def make_dataset(
     runner = config.runner
     options = FrameOptions(
         fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
-        cameras=config.data.cameras or tuple(cameras),
+        cameras=config.data.cameras or tuple(cameras), stretches=True,
     )  # fmt: skip
     go_on = f"Nothing is lost: runner.resume_dir={folder} goes on with it"
     try:
@@ -135,7 +135,8 @@ class Bars:
 
     def __init__(self, success: int, fail: int) -> None:
         self._wanted = success, fail
-        self._shown, self._when = "", 0.0
+        self._line = self._shown = ""
+        self._when = 0.0
         self._terminal = sys.stdout.isatty()
 
     def enough(self, success: int, fail: int) -> bool:
@@ -147,13 +148,14 @@ class Bars:
         said = {True: "  C: success", False: "  A: fail", None: ""}[state]
         columns = shutil.get_terminal_size((120, 24)).columns
         line = progress_line(success, self._wanted[0], fail, self._wanted[1], columns=columns - 12) + said
-        full, now = self.enough(success, fail), time.monotonic()
-        if line == self._shown or not (self._terminal or full or now - self._when > self.SECONDS):
-            return
-        print(f"\r{line}\x1b[K" if self._terminal else line, end="" if self._terminal else "\n", flush=True)
-        self._shown, self._when = line, now
+        self._line, now = line, time.monotonic()
+        if line != self._shown and (self._terminal or now - self._when > self.SECONDS):
+            print(f"\r{line}\x1b[K" if self._terminal else line, end="" if self._terminal else "\n", flush=True)
+            self._shown, self._when = line, now
 
     def end(self) -> None:
-        """Leave the line."""
+        """Leave the line, with the last word in it."""
         if self._terminal and self._shown:
             print()
+        elif self._line != self._shown:
+            print(self._line, flush=True)

@@ -177,7 +177,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
     if config.reward.standalone_realworld and wanted.terminate_on_success:
         _log.info("reward.standalone_realworld: the environment's own success ends no episode")
         wanted = replace(wanted, terminate_on_success=False)
-    env = open_arm(wanted, folder)
+    env = open_arm(wanted, folder, config.runner)
     manager = RewardManager(model.unpacked(), options)
     recording = None
     if wanted.data_collection.enabled:

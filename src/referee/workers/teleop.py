@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from referee.envs.contract import RefereeVectorEnv, StepResult
-from referee.episodes.live import LiveRecording, check_single, taken_instead
+from referee.episodes.live import LiveRecording, check_single
 from referee.errors import RefereeError
 from referee.models.packed import Packed
 from referee.rewards import Gate, RewardManager, RewardOptions
@@ -145,7 +145,7 @@ class TeleopWorker:
             fires,
             None if look is None else look.probability,
             done or ends,
-            taken_instead(info)[1],
+            bool(info.get("_intervene_action", (False,))[0]),
             held,
         )
 
