@@ -1,5 +1,11 @@
 """Collection at an arm: keys become train.pt and val.pt, poses become data.pkl; kills and mistakes cost little."""
 
+import os
+import pty
+import select
+import sys
+import termios
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,7 +78,7 @@ def test_it_stops_when_there_are_enough_of_both(tmp_path: Path, capsys: pytest.C
 def test_episodes_end_by_key_and_by_label(tmp_path: Path) -> None:
     """What is pressed while the arm goes back to its start is about no frame."""
     half = ["a", "a", "", "c", "c", "r", "a", "a", "", "c", "a"]
-    run_labels(tmp_path, half * 2, "runner.labelling.ends_on=[success]", "runner.val_split=0.3")
+    run_labels(tmp_path, half * 2, "runner.labelling.ends_on=[success]", "runner.val_split=0.3", "runner.max_steps=16")
     episodes = list(EpisodeStore(tmp_path / "recording"))
     assert [len(each) for each in episodes] == [4, 1, 3, 4, 1, 3]
     assert all(each.terminated[-1] and not each.truncated[-1] for each in episodes)
@@ -139,10 +145,10 @@ def test_what_a_kill_left_is_gone_on_with(tmp_path: Path, capsys: pytest.Capture
     log.append(journal.meta.id, True, frames=(4, None), source="keyboard")
     with alone_in(tmp_path), pytest.raises(RefereeError, match="is being recorded into by another process"):
         run_labels(tmp_path, ["q"], f"runner.resume_dir={tmp_path}")
-    run_labels(tmp_path, ["a"] * 4 + ["c"], f"runner.resume_dir={tmp_path}", "runner.num_success_frames=7",
-               "runner.num_fail_frames=4", "runner.val_split=0.5")  # fmt: skip
+    run_labels(tmp_path, ["a", "a", "a", "c", "c", "c"] * 4, f"runner.resume_dir={tmp_path}",
+               "runner.num_success_frames=15", "runner.num_fail_frames=9", "runner.val_split=0.3")  # fmt: skip
     assert len(EpisodeStore(tmp_path / "recording")) == 2
-    assert "success: 7/7" in capsys.readouterr().out
+    assert "success: 15/15" in capsys.readouterr().out
     assert "1 of them cut off by a kill" in (tmp_path / "run_collect_process.log").read_text()
 
 
@@ -153,6 +159,44 @@ def test_a_full_disk_ends_it_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Journal, "flush", full)
     with pytest.raises(RefereeError, match=r"recording stopped: .*No space left on device"):
         run_labels(tmp_path, [""] * 1000, "runner.pace=200")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["q", "\x03"])
+def test_keys_of_a_real_terminal(tmp_path: Path, last: str) -> None:
+    """Through a pseudo-terminal, as over SSH: presses are heard without Enter, and Ctrl-C saves."""
+    lines = ["runner.recipe=collect_labels", *SIM, f"runner.logger.log_path={tmp_path}", "runner.pace=25",
+             "env.eval.max_episode_steps=10000", "runner.val_split=0.4"]  # fmt: skip
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "referee.cli", "run", "panda_expert", *lines])
+    said = wait_for(terminal, b"success: 0/50 [")
+    assert b"Keys: c success, a fail" in said
+    before = termios.tcgetattr(terminal)[3]
+    for key, wanted in (("A", b"fail: 12/150"), ("C", b"success: 6/50"), ("a", b""), ("A", b"fail: 20/150"),
+                        ("C", b"success: 15/50"), (last, b"val.pt: ")):  # fmt: skip
+        os.write(terminal, key.encode())
+        said += wait_for(terminal, wanted)
+    said += wait_for(terminal, None)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert not before & termios.ICANON and before & termios.ISIG  # key by key, and Ctrl-C keeps its meaning
+    assert (b"; Ctrl-C again to stop at once" in said) == (last == "\x03")
+    [episode] = EpisodeStore(tmp_path / "recording")
+    labels = LabelLog.of(EpisodeStore(tmp_path / "recording")).resolve(episode)
+    assert (labels == 1).sum() >= 15 and (labels == 0).sum() >= 20
+    assert RewardBinaryDataset(tmp_path / "val.pt").metadata["num_success_frames"] == (labels == 1).sum()
+
+
+def wait_for(terminal: int, wanted: bytes | None) -> bytes:
+    """What a terminal shows until `wanted` is there; None: until it closes."""
+    said, patience = b"", time.monotonic() + 120
+    while (wanted is None or wanted not in said) and time.monotonic() < patience:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                said += os.read(terminal, 65536)
+            except OSError:  # Linux says so where the other end is gone
+                return said
+    return said
 
 
 # --- by pose ---

@@ -57,7 +57,7 @@ def split(
 
     Episodes with success, without, and with success only are shared out alike. A single episode is cut: its validation
     side is the stretch whose share of success is most like the whole, with `gap` frames left out around it.
-    stretches: several episodes are cut like one, where they cannot be shared out with success and failure on both sides.
+    stretches: several episodes are cut like one where they cannot be shared out with both kinds on both sides.
     """
     found = sorted(episodes, key=lambda piece: piece.episode)
     if not 0 < val_split < 1:
@@ -200,8 +200,8 @@ def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int) -> Spli
         only = f"episode {name} is the only one, and" if len(pieces) == 1 else f"of {len(pieces)} episodes"
         its = "its " if len(pieces) == 1 else ""
         raise RefereeError(
-            f"{only} no stretch of {length} of {its}{count} frames leaves success and failure on both sides (gap {gap}): "
-            "record or label more, or change val_split"
+            f"{only} no stretch of {length} of {its}{count} frames leaves success and failure on both sides "
+            f"(gap {gap}): record or label more, or change val_split"
         )
     start, stop = best[2], best[2] + length
     return Split(

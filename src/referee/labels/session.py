@@ -6,9 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from referee.episodes import EpisodeStore
+from referee.episodes.episode import HELD
 from referee.labels.keyboard import SOURCE, KeyboardLabels
-from referee.labels.log import LabelLog
+from referee.labels.log import LabelLog, Word
 
 _log = logging.getLogger(__name__)
 
@@ -61,3 +64,20 @@ class LabelSession:
                     self._labels.wrote(words, numbers[: len(words)], undone)
 
         return write
+
+
+def silence_held(store: EpisodeStore, log: LabelLog) -> int:
+    """Say that nobody knows what frames show that were taken while the arm held; returns how many there are.
+
+    Such a frame may be old, so what a person saw at that moment is not what is in it.
+    """
+    words, held = [], 0
+    said = {(word.episode, word.frames) for word in log.words if word.source == "rule" and word.who == HELD}
+    for episode in store:
+        frames = np.flatnonzero(episode.signals.get(HELD, np.zeros(0, bool))).tolist()
+        held += len(frames)
+        words += [Word(episode.meta.id, None, frame, "rule", HELD) for frame in frames
+                  if (episode.meta.id, frame) not in said]  # fmt: skip
+    if words:
+        log.extend(words)
+    return held

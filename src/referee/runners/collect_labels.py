@@ -19,7 +19,7 @@ from referee.episodes.live import LiveRecording
 from referee.errors import ConfigError, RefereeError
 from referee.labels.keyboard import progress_line
 from referee.labels.log import LabelLog, user
-from referee.labels.session import LabelSession
+from referee.labels.session import LabelSession, silence_held
 from referee.robots.keys import KeySource
 from referee.runners.at_arm import Pace, begin_again, meta_of, open_arm, run_folder, terminal_keys, who_acts
 from referee.runners.interrupt import Interrupt
@@ -125,7 +125,11 @@ def make_dataset(
 
 def build_dataset(store: EpisodeStore, folder: Path, options: FrameOptions, reaction_seconds: float) -> FramesSummary:
     """The labelled frames of a recording, split by episode, or by stretches of the only one."""
-    return build_frames(store, folder, options, labels=LabelLog.of(store, offset_seconds=reaction_seconds))
+    log = LabelLog.of(store, offset_seconds=reaction_seconds)
+    held = silence_held(store, log)
+    if held:
+        _log.warning("%d frames are left out: the arm held while they were taken, and they may be old", held)
+    return build_frames(store, folder, options, labels=log)
 
 
 class Bars:
