@@ -9,4 +9,4 @@ name=realworld_collect_data
 case "$1" in "" | *=*) ;; *) name=$1; shift ;; esac
 file=$here/examples/embodiment/config/$name.yaml
 [ -f "$file" ] || file=$name
-exec "$referee" run "$file" "$@"
+exec "$referee" run "$file" runner.recipe=collect_data "$@"

@@ -12,4 +12,5 @@ if __name__ == "__main__":
     parser.add_argument("--config-name", default="realworld_teleop")
     parser.add_argument("overrides", nargs="*", help="key=value")
     given = parser.parse_args()
-    sys.exit(main(["run", "--config-path", given.config_path, given.config_name, *given.overrides]))
+    where = ["--config-path", given.config_path, given.config_name]
+    sys.exit(main(["run", *where, "runner.recipe=teleop", *given.overrides]))

@@ -9,4 +9,4 @@ name=realworld_teleop
 case "$1" in "" | *=*) ;; *) name=$1; shift ;; esac
 file=$here/examples/reward/config/$name.yaml
 [ -f "$file" ] || file=$name
-exec "$referee" run "$file" "$@"
+exec "$referee" run "$file" runner.recipe=teleop "$@"

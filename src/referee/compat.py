@@ -14,6 +14,7 @@ from referee.models.binary_classifier import BinaryRewardClassifier
 from referee.models.resnet_reward import ResNetRewardModel
 from referee.rewards.manager import RewardManager
 from referee.workers.reward import RewardWorker
+from referee.workers.teleop import TeleopWorker
 
 __all__ = [
     "BinaryRewardClassifier",
@@ -26,6 +27,7 @@ __all__ = [
     "RewardDatasetPayload",
     "RewardManager",
     "RewardWorker",
+    "TeleopWorker",
 ]
 
 EmbodiedRewardWorker = ImageRewardWorker = RewardWorker

@@ -58,7 +58,7 @@ RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward"
 class LoggerConfig:
     """Where a run writes."""
 
-    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<preset>")
+    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<experiment_name>")
     output_dir: str = key("logs", "where runs without a log_path go")
     experiment_name: str | None = key(None, "name shown in logs; null = the preset's name")
     project_name: str = key("referee", "project in W&B", only_if=RUN_TRAINS)

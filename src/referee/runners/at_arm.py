@@ -14,7 +14,6 @@ import numpy as np
 
 from referee.config import Loaded
 from referee.config.arm import FrankaEnvConfig
-from referee.config.schema import EnvConfig, RunnerConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.policies import Policy, make_policy
 from referee.episodes import EpisodeStore, Meta
@@ -79,11 +78,24 @@ def _log_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def open_arm(config: EnvConfig, folder: Path, runner: RunnerConfig) -> RefereeVectorEnv:
-    """The environment, with one arm; recording is done beside it."""
-    if isinstance(config, FrankaEnvConfig) and config.use_spacemouse and runner.policy != "person":
-        _log.info("runner.policy=%s leads the arm: no SpaceMouse is opened", runner.policy)
+def leader(loaded: Loaded) -> str:
+    """Who leads the arm: a person, unless somebody set `runner.policy`."""
+    return "person" if loaded.sources.get("runner.policy") == "default" else loaded.config.runner.policy
+
+
+def open_arm(loaded: Loaded, folder: Path, *, own_success_ends: bool = True) -> RefereeVectorEnv:
+    """The environment, with one arm; recording is done beside it.
+
+    own_success_ends: whether the environment's own success may end episodes.
+    """
+    config, leads = loaded.config.env.eval, leader(loaded)
+    assert config is not None
+    if isinstance(config, FrankaEnvConfig) and config.use_spacemouse and leads != "person":
+        _log.info("runner.policy=%s leads the arm: no SpaceMouse is opened", leads)
         config = replace(config, use_spacemouse=False)
+    if config.terminate_on_success and not own_success_ends:
+        _log.info("episodes are ended by others than the environment's own success")
+        config = replace(config, terminate_on_success=False)
     env = make_env(replace(config, data_collection=replace(config.data_collection, enabled=False)), folder, "person")
     try:
         check_single(env)
@@ -93,12 +105,13 @@ def open_arm(config: EnvConfig, folder: Path, runner: RunnerConfig) -> RefereeVe
     return env
 
 
-def who_acts(env: RefereeVectorEnv, runner: RunnerConfig) -> Policy:
+def who_acts(env: RefereeVectorEnv, loaded: Loaded) -> Policy:
     """Who gives actions; with `person`, nobody does: a device overrides stillness."""
-    if runner.policy == "person":
+    runner, leads = loaded.config.runner, leader(loaded)
+    if leads == "person":
         still = np.zeros((env.num_envs, *env.single_action_space.shape), np.float32)  # type: ignore[misc]
         return lambda: still
-    return make_policy(env.unwrapped, runner.policy, noise=runner.expert_noise, seed=runner.seed)
+    return make_policy(env.unwrapped, leads, noise=runner.expert_noise, seed=runner.seed)
 
 
 def meta_of(loaded: Loaded, env: RefereeVectorEnv) -> Meta:
@@ -106,7 +119,7 @@ def meta_of(loaded: Loaded, env: RefereeVectorEnv) -> Meta:
     config = loaded.config.env.eval
     assert config is not None
     runner = loaded.config.runner
-    return Meta(task=config.task, source=runner.policy, seed=runner.seed, fps=runner.pace)
+    return Meta(task=config.task, source=leader(loaded), seed=runner.seed, fps=runner.pace)
 
 
 def begin_again(env: RefereeVectorEnv, recording: LiveRecording) -> None:

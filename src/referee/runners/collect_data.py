@@ -32,7 +32,7 @@ def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     keys = keys or terminal_keys()
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
-        env = open_arm(env_config, folder, config.runner)
+        env = open_arm(loaded, folder)
         try:
             console.print(f"Keys: r gives the episode up, q stops. Episodes are kept in {store.root}.", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
@@ -68,7 +68,7 @@ def record(
     pace, steps = Pace(runner.pace), 0
     try:
         recording.begin(*env.reset(seed=runner.seed + len(store)))
-        act = who_acts(env, runner)
+        act = who_acts(env, loaded)
         while len(store) < runner.num_data_episodes and steps < runner.max_steps:
             pace.wait()
             action = act()

@@ -39,8 +39,7 @@ def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
         session = LabelSession(store, who=user(), ends_on=config.runner.labelling.ends_on)
-        assert config.env.eval is not None
-        env = open_arm(config.env.eval, folder, config.runner)
+        env = open_arm(loaded, folder, own_success_ends=False)
         try:
             console.print(f"Keys: {KEYS}\nEverything is kept in {store.root} while it happens.", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
@@ -77,7 +76,7 @@ def label(
     try:
         recording.begin(*env.reset(seed=runner.seed + len(store)))
         session.begin(recording.episode)
-        act = who_acts(env, runner)
+        act = who_acts(env, loaded)
         keys.read()  # what was typed while the arm went to its start is about no frame
         for _ in range(runner.max_steps):
             pace.wait()

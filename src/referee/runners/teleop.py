@@ -7,11 +7,11 @@ Both workers are in this process, or on the nodes of a cluster. The arm never mo
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -39,78 +39,94 @@ from referee.workers.teleop import LiveJudge, Look, Shown, TeleopWorker
 
 GIVE_UP = 30.0
 """Seconds without a verdict after which the run ends."""
-_log = logging.getLogger(__name__)
 
 
 def teleop(loaded: Loaded) -> None:
     """Step, judge and show until somebody stops it."""
     config = loaded.config
     check(config)
-    options = options_of(config.reward)
-    model = open_model(config.reward.model)
-    threshold = RewardManager(model, options).threshold
     console = Console(highlight=False)
     folder = open_run(loaded).resolve()
-    with Cluster(config.cluster) as cluster, LiveView.open(config.runner.live_view) as view:
-        check_ranks(cluster)
-        how = config.reward.model
-        packed = Packed.of(model)
-        judge = WorkerGroup(
-            make_judge, packed, options, backend=how.backend, int8=how.int8, debug_save_dir=how.debug_save_dir,
-            fallback=Fallback(retry=("look",)),
-        ).launch(cluster, "reward")  # fmt: skip
-        arm = WorkerGroup(make_teleop, loaded, folder, options, packed).launch(cluster, "env")
-        (cameras,) = arm.views().wait()
+    with LiveView.open(config.runner.live_view) as view, Teleoperation(loaded, folder) as run:
         say(console, "[TeleopWorker] Starting teleoperation loop.")
-        judge.look(arm.first().shared()[0], cameras).wait(GIVE_UP)  # the first one is slow: it is not shown
-        say(
-            console,
-            f"[TeleopWorker] RewardWorker ready: type={model.spec.model_type} | reward_threshold={threshold:.3f}",
-        )
-        account = Account()
+        run.wake()
+        say(console, f"[TeleopWorker] RewardWorker ready: type={run.kind} | reward_threshold={run.threshold:.3f}")
         with Interrupt(console, "stopping after this step") as interrupt:
-            try:
-                for shown, latency in steps(arm, judge, cameras, config, console, view, account):
-                    say(console, shown.line(probability=config.reward.use_reward_prob, latency=latency))
-                    if interrupt.wanted:
-                        break
-            finally:
-                summary = account.summary(recorded=arm.finish().wait()[0])
-                write_json(folder / "result.json", summary)
-        for line in account.lines(summary):
-            say(console, line)
+            for shown, latency in run.steps(view):
+                say(console, shown.line(probability=config.reward.use_reward_prob, latency=latency))
+                if latency is None:
+                    late = config.reward.late_seconds
+                    say(console, f"no verdict within {late:g} s: the arm holds, and this is no success")
+                if interrupt.wanted:
+                    break
+    for line in run.account.lines():
+        say(console, line)
 
 
-def steps(
-    arm: Group,
-    judge: Group,
-    cameras: tuple[str, ...],
-    config: Config,
-    console: Console,
-    view: LiveView,
-    account: Account,
-) -> Iterator[tuple[Shown, float | None]]:
-    """Each step with the seconds that its verdict took; None where it was late."""
-    pace, late = Pace(config.runner.pace), config.reward.late_seconds
-    for _ in range(config.runner.max_steps):
-        pace.wait()
-        account.begin()
-        (pictures,) = arm.step().shared()
-        asked = time.monotonic()
-        call = judge.spawn("look", pictures, cameras)
-        look: Look | None
+class Teleoperation:
+    """An arm and a judge, placed; `steps` leads the one and asks the other."""
+
+    def __init__(self, loaded: Loaded, folder: Path) -> None:
+        config = loaded.config
+        options, model = options_of(config.reward), open_model(config.reward.model)
+        self.kind, self.threshold = model.spec.model_type, RewardManager(model, options).threshold
+        self.account = Account()
+        self._config, self._folder = config, folder
+        self.cluster = Cluster(config.cluster)
         try:
-            (look,) = call.wait(late)
-            latency = time.monotonic() - asked
-        except TimedOut:
-            look, latency = None, None
-        (shown,) = arm.take(look).wait()
-        account.add(shown, look, latency)
-        view.show(shown.number, pictures.get, cameras, probability=shown.probability, success=shown.success)
-        yield shown, latency
-        if look is None:
-            say(console, f"no verdict within {late:g} s: the arm holds, and this is no success")
-            hold_until(call, arm)
+            check_ranks(self.cluster)
+            how, packed = config.reward.model, Packed.of(model)
+            self.judge = WorkerGroup(
+                make_judge, packed, options, backend=how.backend, int8=how.int8, debug_save_dir=how.debug_save_dir,
+                fallback=Fallback(retry=("look", "pid")),
+            ).launch(self.cluster, "reward")  # fmt: skip
+            self.arm = WorkerGroup(make_teleop, loaded, folder, options, packed).launch(self.cluster, "env")
+        except BaseException:
+            self.cluster.close()
+            raise
+        (self._cameras,) = self.arm.views().wait()
+
+    def __enter__(self) -> Teleoperation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            (self.account.recorded,) = self.arm.finish().wait(GIVE_UP)
+            write_json(self._folder / "result.json", self.account.summary())
+        finally:
+            self.cluster.close()
+
+    def wake(self) -> None:
+        """Let the judge look once: the first time is slow."""
+        self.judge.look(self.arm.first().shared()[0], self._cameras).wait(GIVE_UP)
+
+    def steps(self, view: LiveView | None = None) -> Iterator[tuple[Shown, float | None]]:
+        """Each step with the seconds that its verdict took; None where it was late. Then the arm holds, and waits."""
+        config, view = self._config, view or LiveView()
+        pace = Pace(config.runner.pace)
+        for _ in range(config.runner.max_steps):
+            pace.wait()
+            self.account.begin()
+            (pictures,) = self.arm.step().shared()
+            asked = time.monotonic()
+            call = self.judge.spawn("look", pictures, self._cameras)
+            look, latency = _answer(call, asked, config.reward.late_seconds)
+            (shown,) = self.arm.take(look).wait()
+            self.account.add(shown, look, latency)
+            view.show(shown.number, pictures.get, self._cameras, probability=shown.probability, success=shown.success)
+            yield shown, latency
+            if look is None:
+                hold_until(call, self.arm)
+
+
+def _answer(call: Call, asked: float, late: float) -> tuple[Look | None, float | None]:
+    try:
+        (look,) = call.wait(late)
+    except TimedOut:
+        return None, None
+    return look, time.monotonic() - asked
 
 
 def hold_until(call: Call, arm: Group) -> None:
@@ -174,10 +190,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
     config = loaded.config
     assert config.env.eval is not None
     wanted = config.env.eval
-    if config.reward.standalone_realworld and wanted.terminate_on_success:
-        _log.info("reward.standalone_realworld: the environment's own success ends no episode")
-        wanted = replace(wanted, terminate_on_success=False)
-    env = open_arm(wanted, folder, config.runner)
+    env = open_arm(loaded, folder, own_success_ends=not config.reward.standalone_realworld)
     manager = RewardManager(model.unpacked(), options)
     recording = None
     if wanted.data_collection.enabled:
@@ -188,7 +201,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
             wanted=Wanted(some.only_success, some.target_success, some.target_failure),
         )  # fmt: skip
     return TeleopWorker(
-        env, who_acts(env, config.runner), gate=manager.gate(1), pay=(options.fail_reward, options.success_reward),
+        env, who_acts(env, loaded), gate=manager.gate(1), pay=(options.fail_reward, options.success_reward),
         cameras=cameras_for(manager, env, "env.eval"), verdict_ends=config.reward.standalone_realworld,
         recording=recording, seed=config.runner.seed,
     )  # fmt: skip
@@ -215,6 +228,7 @@ class Account:
     successes: int = 0
     late: int = 0
     led: int = 0
+    recorded: int = 0
     latencies: list[float] = field(default_factory=list)
     scoring: list[float] = field(default_factory=list)
     periods: list[float] = field(default_factory=list)
@@ -241,23 +255,24 @@ class Account:
         self.latencies.append(latency)
         self.scoring.append(look.seconds)
 
-    def summary(self, recorded: int) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Numbers in milliseconds, at the median and at 99 of 100."""
         found: dict[str, Any] = {
             "steps": self.steps, "success_steps": self.successes, "ended_episodes": self.episodes, "late": self.late,
-            "led_steps": self.led, "recorded_episodes": recorded,
+            "led_steps": self.led, "recorded_episodes": self.recorded,
         }  # fmt: skip
         for name in ("latencies", "scoring", "periods"):
             values = np.array(getattr(self, name) or [np.nan]) * 1000
             found[f"{name}_ms"] = [round(float(np.quantile(values, q)), 2) for q in (0.5, 0.99)]
         return found
 
-    def lines(self, summary: dict[str, Any]) -> list[str]:
+    def lines(self) -> list[str]:
         """The same for people."""
+        summary = self.summary()
         middle = {name: summary[f"{name}_ms"] for name in ("latencies", "scoring", "periods")}
         return [
             f"{self.steps} steps, {self.successes} of them success, {self.episodes} episodes ended, "
-            f"{summary['recorded_episodes']} recorded, {self.late} verdicts late",
+            f"{self.recorded} recorded, {self.late} verdicts late",
             "ms at the median and at 99 of 100: verdict {}, {}; of it scoring {}, {}; from step to step {}, {}".format(
                 *(f"{value:.1f}" for pair in middle.values() for value in pair)
             ),

@@ -106,16 +106,24 @@ class TeleopWorker:
         self._number = -1
         self._began = True
         self._result: StepResult | None = None
-        observation, info = env.reset(seed=seed)
-        if recording is not None:
-            recording.begin(observation, info)
+        self._seed: int | None = seed
+
+    def _start(self) -> None:
+        """Bring the arm to its start; not before somebody asks for something."""
+        if self._seed is not None:
+            observation, info = self._env.reset(seed=self._seed)
+            self._seed = None
+            if self._recording is not None:
+                self._recording.begin(observation, info)
 
     def first(self) -> Pictures:
         """The first frame, to wake the model up with."""
+        self._start()
         return dict(self._env.render_cameras(cameras=self._cameras))
 
     def step(self) -> Pictures:
         """One step of the arm; returns pictures of the state that it led to, the last one where an episode ended."""
+        self._start()
         action = self._act()
         return self._see(action, self._env.step(action))
 
