@@ -94,7 +94,9 @@ class FrankaEnvConfig:
         0.5, "how long a touch of the SpaceMouse overrides", low=0.05, only_if="use_spacemouse"
     )
     keyboard_reward_wrapper: str | None = key(
-        None, "labels by keys while an episode runs; null = none", choices=("single_stage",),
+        None,
+        "labels by keys while an episode runs; null = none",
+        choices=("single_stage",),
         only_if="runner.recipe=collect_labels",
     )
     encoder: str | None = key(

@@ -67,7 +67,7 @@ class KeyboardLabels:
         """What is said of frames as they come: success, failure, or nothing."""
 
     def remember(self, lengths: dict[str, int], words: Iterable[Word]) -> None:
-        """Go on after what was said before, about episodes with so many frames."""
+        """Go on after what was said before, by anybody, about episodes with so many frames."""
         self._labels = {episode: [UNKNOWN] * count for episode, count in lengths.items()}
         self._entries = [_Entry(word, word.number) for word in words if word.episode in lengths]
         for episode in lengths:
@@ -141,9 +141,11 @@ class KeyboardLabels:
             self.state = value
 
     def _undo(self) -> Said:
-        if not self._entries:
+        mine = [entry for entry in self._entries if (entry.word.source, entry.word.who) == (SOURCE, self._who)]
+        if not mine:
             return Said("nothing to take back")
-        entry = self._entries.pop()
+        entry = mine[-1]
+        self._entries = [each for each in self._entries if each is not entry]
         if entry.number is not None:
             self._undone.append(self._taking_back(entry.word, entry.number))
         self._unwritten = [each for each in self._unwritten if each is not entry]

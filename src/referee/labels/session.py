@@ -10,7 +10,7 @@ import numpy as np
 
 from referee.episodes import EpisodeStore
 from referee.episodes.episode import HELD
-from referee.labels.keyboard import SOURCE, KeyboardLabels
+from referee.labels.keyboard import KeyboardLabels
 from referee.labels.log import LabelLog, Word
 
 _log = logging.getLogger(__name__)
@@ -23,8 +23,7 @@ class LabelSession:
         self.log = LabelLog.of(store)
         self._labels = KeyboardLabels(who=who, ends_on=ends_on)
         self._lock = threading.Lock()
-        words = [word for word in self.log.standing() if (word.source, word.who) == (SOURCE, who)]
-        self._labels.remember({row.id: row.steps + 1 for row in store.rows.values()}, words)
+        self._labels.remember({row.id: row.steps + 1 for row in store.rows.values()}, self.log.standing())
 
     @property
     def counts(self) -> tuple[int, int]:
