@@ -54,6 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     _preset_arguments(placed)
     placed.set_defaults(verb=_cluster_check)
 
+    robot = verbs.add_parser("robot", help="a real arm and its devices")
+    robot_verbs = robot.add_subparsers(required=True, metavar="check")
+    tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
+    _preset_arguments(tested)
+    tested.set_defaults(verb=_robot_check)
+
     verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
@@ -242,6 +248,14 @@ def _cluster_check(arguments: argparse.Namespace) -> None:
     from referee.runtime.check import check
 
     check(_load(arguments).config.cluster, Console())
+
+
+def _robot_check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.runners.robot_check import robot_check
+
+    return robot_check(_load(arguments).config, Console())
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

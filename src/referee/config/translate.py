@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from referee.config.arm import TARGET_EE_POSE, FrankaEnvConfig
+from referee.config.arm import TARGET_EE_POSE
 from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
@@ -85,7 +85,6 @@ def _side(value: Any) -> Any:
 
 
 SAME_NAME = [name for name, spec in specs(PandaEnvConfig).items() if not spec.key.tag and not spec.classes]
-OF_THE_ARM = [name for name, spec in specs(FrankaEnvConfig).items() if not spec.key.tag and not spec.classes]
 COLLECTION = list(specs(DataCollectionConfig))
 AS_NPY = (("env.train.data_collection.export_format", "npy"),)
 AS_FRAMES = (("env.train.data_collection.export_format", "pickle_frames"),)
@@ -103,7 +102,7 @@ ROWS: tuple[Row, ...] = (
     ignored("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
     valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002"),
     valued("env.*.cameras", {"base_camera": "front"}, "000"),
-    *(moved(f"env.*.override_cfg.{name}", f"env.*.{name}", "001") for name in OF_THE_ARM),
+    moved("env.*.override_cfg.*", "env.*.*", "001"),
     valued("env.*.target_ee_pose", {TARGET_EE_POSE: None}, "004"),
     *(moved(f"env.data_collection.{name}", f"env.train.data_collection.{name}", "004") for name in COLLECTION),
     moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY + IN_REWARD_DATA),

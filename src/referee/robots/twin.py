@@ -6,7 +6,8 @@ nobody asks, as an arm does; with a SimulatedClock, whenever somebody waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +43,8 @@ class Faults:
     """Cameras that give nothing."""
     frame_seconds: float = 0.0
     """Frames are so old when they arrive."""
+    until: float = math.inf
+    """When all is well again, in seconds of the clock."""
 
 
 class Twin:
@@ -57,7 +60,7 @@ class Twin:
         image_size: int = 64,
         faults: Faults | None = None,
     ) -> None:
-        self.clock, self.faults = clock, faults or Faults()
+        self.clock, self._faults = clock, faults or Faults()
         self.sim = PandaBatch(scene, 1, num_threads=1)
         self.goal = np.zeros((1, 3))
         self.cameras = tuple(TwinCamera(self, name) for name in cameras)
@@ -67,6 +70,15 @@ class Twin:
         self._target = self._pose()
         self._until = clock.now()
         self._drawn: tuple[bytes, np.ndarray] | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong now."""
+        return self._faults if self.clock.now() < self._faults.until else Faults()
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
 
     # --- Arm ---
 
@@ -117,7 +129,7 @@ class Twin:
         self._reply()
         self._advance()
         self._target = self._pose()
-        self.faults = Faults(**{**vars(self.faults), "refused": False})
+        self._faults = replace(self._faults, refused=False)
 
     def close(self) -> None:
         """See Arm."""
