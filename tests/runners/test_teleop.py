@@ -87,6 +87,17 @@ def test_a_late_verdict_is_no_success(tmp_path: Path) -> None:
     assert arm.finish() == 2 and [len(each) for each in store] == [4, 1]
 
 
+def test_successes_in_a_row_end_an_episode(tmp_path: Path) -> None:
+    arm, _ = worker(tmp_path, verdict_ends=True, hold=3)
+    ends = []
+    for look in (True, True, True, False, True, True, True, True, True):
+        arm.step()
+        ends.append(arm.take(Look(look, 0.5, 0.01)).ended)
+    # The gate fires from the second good frame on, and three times in a row are needed.
+    assert ends == [False] * 7 + [True, False]
+    arm.close()
+
+
 def test_the_arm_holds_while_a_verdict_is_missing(
     tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

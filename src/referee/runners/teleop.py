@@ -203,6 +203,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
     return TeleopWorker(
         env, who_acts(env, loaded), gate=manager.gate(1), pay=(options.fail_reward, options.success_reward),
         cameras=cameras_for(manager, env, "env.eval"), verdict_ends=config.reward.standalone_realworld,
+        hold=wanted.success_hold_steps,
         recording=recording, seed=config.runner.seed,
     )  # fmt: skip
 

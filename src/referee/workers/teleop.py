@@ -83,7 +83,7 @@ class LiveJudge:
 class TeleopWorker:
     """One arm. `step` moves it and shows what is to be judged, `take` takes the verdict in; always in turn.
 
-    With `verdict_ends`, a success (by the gate) ends the episode and begins the next one.
+    With `verdict_ends`, `hold` successes in a row (by the gate) end the episode, and the next one begins.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class TeleopWorker:
         pay: tuple[float, float],
         cameras: tuple[str, ...],
         verdict_ends: bool,
+        hold: int = 1,
         recording: LiveRecording | None = None,
         seed: int = 0,
     ) -> None:
@@ -102,7 +103,7 @@ class TeleopWorker:
         check_single(env)
         self._env, self._act, self._recording = env, act, recording
         self._gate, self._fail, self._success, self._cameras = gate, *pay, cameras
-        self._verdict_ends = verdict_ends
+        self._verdict_ends, self._hold, self._held = verdict_ends, hold, 0
         self._number = -1
         self._began = True
         self._result: StepResult | None = None
@@ -143,10 +144,13 @@ class TeleopWorker:
         held = info["hold"][0] if "hold" in info and info["_hold"][0] else None
         good = look is not None and look.success and held is None
         fires = bool(self._gate.step(np.array([good]), np.array([self._began]))[0]) and good
-        ends = self._verdict_ends and fires and not done
+        self._held = self._held + 1 if fires else 0
+        ends = self._verdict_ends and self._held >= self._hold and not done
         if ends:
             self._end()
         self._began = done or ends
+        if self._began:
+            self._held = 0
         return Shown(
             self._number,
             self._success if fires else self._fail,
