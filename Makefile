@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0
+SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0 libusb-1.0-0 libhidapi-hidraw0
 # Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
@@ -48,6 +48,7 @@ bench: setup
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/gates.py
+	$(BIN)/python benchmarks/control_loop.py
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model

@@ -65,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--rule", default="exact", help="exact, numeric, regex or math (default exact)")
     text.add_argument("--out", type=Path, help="write each line there with success and reward")
     text.set_defaults(verb=_score_text)
+    robot = verbs.add_parser("robot", help="a real arm and its devices")
+    robot_verbs = robot.add_subparsers(required=True, metavar="check")
+    tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
+    _preset_arguments(tested)
+    tested.set_defaults(verb=_robot_check)
 
     verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
 
@@ -269,6 +274,14 @@ def _score_text(arguments: argparse.Namespace) -> None:
     from referee.runners.text import score_text
 
     score_text(arguments.file, rule=arguments.rule, out=arguments.out)
+
+
+def _robot_check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.runners.robot_check import robot_check
+
+    return robot_check(_load(arguments).config, Console())
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from referee.rewards.manager import RewardManager
 from referee.rewards.text import TextOptions
 from referee.runners.train_reward import train_placed
 from referee.workers.reward import RewardWorker as ModelRewardWorker
+from referee.workers.teleop import TeleopWorker
 from referee.workers.text import TextRewardWorker
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "RewardDatasetPayload",
     "RewardManager",
     "RewardWorker",
+    "TeleopWorker",
     "VLMRewardModel",
 ]
 

@@ -1,5 +1,6 @@
 """Typed configuration: presets over groups, checked against a schema, each value with its source."""
 
+from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
@@ -18,10 +19,12 @@ __all__ = [
     "Config",
     "EnvConfig",
     "EnvSection",
+    "FrankaEnvConfig",
     "Loaded",
     "LoggerConfig",
     "PandaEnvConfig",
     "RandomiseConfig",
+    "RobotConfig",
     "RunnerConfig",
     "list_presets",
     "load",

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from referee.config.arm import TARGET_EE_POSE
+from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
-from referee.config.schema import BinaryClassifierConfig, DataCollectionConfig, PandaEnvConfig, RewardModelConfig
+from referee.config.schema import BinaryClassifierConfig, PandaEnvConfig, RewardModelConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
@@ -100,6 +102,8 @@ ROWS: tuple[Row, ...] = (
     ignored("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
     valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002"),
     valued("env.*.cameras", {"base_camera": "front"}, "000"),
+    moved("env.*.override_cfg.*", "env.*.*", "001"),
+    valued("env.*.target_ee_pose", {TARGET_EE_POSE: None}, "004"),
     *(moved(f"env.data_collection.{name}", f"env.train.data_collection.{name}", "004") for name in COLLECTION),
     moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY + IN_REWARD_DATA),
     *(

@@ -44,6 +44,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
     tell_progress: bool = False
     """Set it to get `info["progress"]` f32[n] too, where the world knows how far a state is, in 0..1."""
+    step_signals: tuple[str, ...] = ()
+    """What may be told about steps besides: `intervened`, where `info["_intervene_action"]` says so, and `held`."""
     task_description: str
     """What is to be done, in words (vision-language models read it)."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from referee.errors import RefereeError
 from referee.models.packed import Packed
 from referee.runners.collector import PATIENCE, CrewProcess, Failure, Source, State
 from referee.runners.crew import ACTING
-from referee.runners.environments import make_env
+from referee.runners.environments import stand_in
 from referee.runners.training import Training
 from referee.workers.delivery import Delivery
 from referee.workers.learner import LearnerWorker
@@ -50,8 +49,7 @@ class BackgroundTraining(Training):
         """Only to know its spaces and cameras: the process has environments of its own, which are recorded there."""
         train = self.config.env.train
         assert train is not None
-        quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
-        return make_env(quiet, self.folder, "train")
+        return stand_in(train, self.folder, "train")
 
     # --- those who act ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.schema import PandaEnvConfig, RandomiseConfig
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
@@ -14,11 +15,17 @@ from referee.runners.environments import make_env
 from referee.runners.rollout import Outcomes, roll_out
 from referee.runners.training import EVAL_SEED
 
+TWINS = 8
+"""That are judged side by side: each draws for itself."""
+
 
 def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[RefereeVectorEnv, Player]:
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
+    if meta.get("env_type") == "franka":
+        env = make_env(_twin(meta, min(num_envs, TWINS)), Path(), "eval")
+        return env, Player(policy, env, noise_seed=noise_seed)
     settings: dict[str, Any] = {
         **meta["env"],
         "num_envs": num_envs,
@@ -27,6 +34,14 @@ def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> 
     }
     env = make_env(PandaEnvConfig(task=meta["task"], **settings), Path(), "eval")
     return env, Player(policy, env, noise_seed=noise_seed)
+
+
+def _twin(meta: dict[str, Any], num_envs: int) -> FrankaEnvConfig:
+    """A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers."""
+    settings: dict[str, Any] = {**meta["env"], "num_envs": num_envs}
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])
+    return FrankaEnvConfig(task=meta["task"], robot=robot, **settings)
 
 
 def judge(place: Path, episodes: int, *, seed: int = EVAL_SEED, stochastic: bool = False) -> Outcomes:
