@@ -3,6 +3,7 @@
 from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import (
     Config,
     EnvConfig,
@@ -20,6 +21,7 @@ __all__ = [
     "EnvSection",
     "Loaded",
     "LoggerConfig",
+    "ManiSkillEnvConfig",
     "PandaEnvConfig",
     "RandomiseConfig",
     "RunnerConfig",

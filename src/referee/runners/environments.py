@@ -8,7 +8,7 @@ from pathlib import Path
 
 from referee.config import Config
 from referee.config.learning import ActorConfig
-from referee.config.schema import PandaEnvConfig, RewardConfig, RewardModelConfig
+from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
@@ -24,7 +24,7 @@ from referee.workers.reward import RewardWorker
 _log = logging.getLogger(__name__)
 
 
-def make_env(config: PandaEnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
+def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
     """The environment that `config` describes; episodes say that they come from `source`."""
     env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))

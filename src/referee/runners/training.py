@@ -16,7 +16,6 @@ from rich.console import Console
 from referee.config import Config
 from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
-from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.errors import ConfigError
 from referee.files import write_json
@@ -299,6 +298,7 @@ class Training:
                 meta={
                     "policy": self.policy.spec.to_json(),
                     "task": self.config.env.train.task if self.config.env.train else "",
+                    "env_type": self.config.env.train.env_type if self.config.env.train else "",
                     "env": _env_settings(self.config),
                     "iteration": self.iteration,
                     "steps": self.steps,
@@ -366,7 +366,7 @@ class Training:
         found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
         write_json(self.folder / "result.json", {**found, **self._account(console), **self.outcomes.summary()})
         env = self.eval_env
-        if self.config.runner.film and isinstance(env.unwrapped, PandaVectorEnv):
+        if self.config.runner.film:
             film = FilmMaker(env, self.config.runner.film_episodes)
             policy = Player(self.policy, env)
             count = min(self.config.runner.film_episodes, env.num_envs)
@@ -412,6 +412,6 @@ def _env_settings(config: Config) -> dict[str, Any]:
     train = config.env.train
     assert train is not None
     settings = asdict(train)
-    for name in ("env_type", "task", "num_threads", "data_collection"):
-        del settings[name]
+    for name in ("env_type", "task", "num_threads", "num_workers", "data_collection"):
+        settings.pop(name, None)
     return {**settings, "cameras": list(train.cameras)}
