@@ -32,7 +32,8 @@ class Pool:
         self._file = nameless_file()
         self._workers = [Worker(config, share, self._file.fileno()) for share in shares]
         try:
-            self.facts = [Facts(**worker.hear()["facts"]) for worker in self._workers][0]
+            answers = [worker.hear() for worker in self._workers]
+            self.facts = Facts(**answers[0]["facts"])
             size = Arrays.size(config, self.facts)
             self._file.truncate(size)
             for worker in self._workers:
@@ -97,8 +98,14 @@ class Pool:
         asked = [each for each in self._workers if wanted is None or any(wanted[i] for i in each.share)]
         for worker in asked:
             worker.tell(words(worker))
+        errors = []
         for worker in asked:
-            worker.hear()
+            try:
+                worker.hear()
+            except RefereeError as error:  # the others have answers, too
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 class Worker:
@@ -150,7 +157,8 @@ class Worker:
         self.end()
         why = f"; its last words: {said[-1].strip()}" if said else ""
         return RefereeError(
-            f"the process of the ManiSkill environments {self.share.start}..{self.share.stop - 1} ended{why}; start again, or go on from a checkpoint with runner.resume_dir"
+            f"the process of the ManiSkill environments {self.share.start}..{self.share.stop - 1} ended{why}; "
+            "start again, or go on from a checkpoint with runner.resume_dir"
         )
 
 
