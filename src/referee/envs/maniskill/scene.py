@@ -22,7 +22,7 @@ from referee.config.maniskill import ManiSkillEnvConfig
 from referee.envs.maniskill.vulkan import render_device
 from referee.errors import RefereeError
 
-VIEWS = {"front": ((0.55, 0.0, 0.45), (-0.02, 0.0, 0.06)), "side": ((0.0, 0.6, 0.25), (0.0, 0.0, 0.1))}
+VIEWS = {"front": ((0.6, 0.0, 0.45), (-0.02, 0.0, 0.1)), "side": ((0.0, 0.6, 0.25), (0.0, 0.0, 0.1))}
 """Eye and target of our own cameras, in metres; they look closer at the middle of the table than a task's own."""
 FIELD = 0.9
 WRIST = ("panda_hand", (0.07, 0.0, 0.03), (0.70710678, 0.0, -0.70710678, 0.0), 1.4)
@@ -170,11 +170,22 @@ def _fewer_faces(shape: Any) -> Iterator[Any]:
         points = np.asarray(part.vertices, np.float32) * np.asarray(getattr(shape, "scale", (1, 1, 1)), np.float32)
         faces = np.asarray(part.triangles)
         if len(faces) > FACES:
-            points, faces = fast_simplification.simplify(points, faces, target_count=FACES)
+            points, faces = _simplified(points, faces)
         corners = points[faces]
         normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
         normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
         yield _mesh(shape, corners.reshape(-1, 3), np.repeat(normals, 3, axis=0), part.material)
+
+
+def _simplified(points: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """FACES triangles instead of many; remembered, since some tasks make their scene anew for each episode."""
+    known = (len(points), len(faces), points[::97].tobytes())
+    if known not in _simple:
+        _simple[known] = fast_simplification.simplify(points, faces, target_count=FACES)
+    return _simple[known]
+
+
+_simple: dict[tuple[int, int, bytes], tuple[np.ndarray, np.ndarray]] = {}
 
 
 def _middle(shape: Any) -> Iterator[Any]:
