@@ -74,7 +74,11 @@ def fate(key: str, value: object, block: Block) -> str:
     except ConfigError as error:
         return f"refused: {str(error).partition('refused: ')[2]}"
     if found is None:
-        said = translate.notices[0].partition("has no effect: ")[2].removesuffix("; remove it") if translate.notices else ""
+        said = (
+            translate.notices[0].partition("has no effect: ")[2].removesuffix("; remove it")
+            if translate.notices
+            else ""
+        )
         return f"no effect: {said}" if said else "what happens anyway"
     place, leaf = found
     if block.name in ARRIVES_WITH and not _known(dotted(place)):
