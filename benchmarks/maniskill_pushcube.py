@@ -44,7 +44,7 @@ def settings(preset: str, seed: int, *more: str) -> Config:
 
 
 def collect(config: Config, folder: Path) -> tuple[Training, float]:
-    """Train with the dense reward and record until there are successes enough; the weak policy goes to `folder`/weak."""
+    """Train with the dense reward and record until successes are enough; the weak policy goes to `folder`/weak."""
     run = Training(config, folder)
     run.warm_start(QUIET)
     weak, successes = -1.0, 0.0
