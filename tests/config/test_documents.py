@@ -68,6 +68,12 @@ def test_the_directory_that_004_shows_is_the_runs_own(tmp_path: Path) -> None:
     assert load(str(tmp_path / "mine.yaml")).config.env.train.data_collection.save_dir is None
 
 
+def test_a_reference_to_null_within_a_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runner\.logger\.log_path is null here; set it"):
+        load("maniskill_ppo_mlp", ["env.train.data_collection.enabled=true",
+                                   "env.train.data_collection.save_dir=${runner.logger.log_path}/mine"])  # fmt: skip
+
+
 def test_the_world_decides_what_an_older_value_means() -> None:
     old = ["env.train.init_params.id=PushCube-v1", "env.eval.init_params.id=PushCube-v1",
            "env.train.cameras=[base_camera]", "env.train.control_mode=pd_ee_delta_pos"]  # fmt: skip
