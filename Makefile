@@ -66,9 +66,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 # Software Vulkan, with which ManiSkill draws where there is no GPU: two files from Debian's Chromium, into ~/.cache.
 .stamps/swiftshader: $(VENV)/.installed .stamps/system
 	@mkdir -p .stamps
-	@if ! command -v apt-get >/dev/null; then echo "note: pictures of ManiSkill need a Vulkan driver"; \
+	@if ! command -v apt-get >/dev/null; then echo "note: ManiSkill needs a Vulkan driver"; \
 	elif $(BIN)/python -c 'from referee.envs.maniskill import vulkan; vulkan.swiftshader() or vulkan.install()'; \
-	then touch $@; else echo "note: no pictures of ManiSkill; later:  referee doctor --install-swiftshader"; fi
+	then touch $@; else echo "note: ManiSkill will not start; later:  referee doctor --install-swiftshader"; fi
 
 # System libraries for drawing: installed when that is allowed, otherwise the line to run is printed.
 .stamps/system: Makefile

@@ -130,15 +130,17 @@ def _extras() -> Iterator[Finding]:
 
 
 def _vulkan() -> Iterator[Finding]:
-    """What ManiSkill draws with; its states need no driver."""
+    """What ManiSkill draws with; without it, it does not start."""
     if importlib.util.find_spec("sapien") is None:
         return
     import torch
 
     if not vulkan.has_loader():
-        yield Finding("Vulkan", "note", "libvulkan is missing (ManiSkill does not start)", vulkan.LOADER_LINE)
+        yield Finding("Vulkan", "note", "libvulkan is missing: ManiSkill does not start", vulkan.LOADER_LINE)
         return
     works, said = vulkan.probe(gpu=torch.cuda.is_available())
     where = "" if vulkan.swiftshader() is None else f", SwiftShader in {vulkan.folder()}"
     fix = "" if works else vulkan.INSTALL_LINE
-    yield Finding("Vulkan", "ok" if works else "note", f"{said}{where}" if works else f"no pictures: {said}", fix)
+    yield Finding(
+        "Vulkan", "ok" if works else "note", f"{said}{where}" if works else f"ManiSkill does not start: {said}", fix
+    )

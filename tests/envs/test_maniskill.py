@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.has_loader(), reas
 QUICK = {"shader": "unlit", "light_scene": True, "image_size": 64, "cameras": ("front", "side")}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _driver() -> Iterator[None]:
+    """Some tests make ManiSkill's environments in this very process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in vulkan.variables(gpu=False).items():
+            patch.setenv(name, value)
+        yield
+
+
 def make(task: str = "PickCube-v1", **options: Any) -> ManiSkillVectorEnv:
     env = make_vec(ManiSkillEnvConfig(task=task, **QUICK | {"num_envs": 1, "num_workers": 1} | options))
     assert isinstance(env, ManiSkillVectorEnv)
@@ -35,11 +45,12 @@ class TestPickCube(Conformance):
         return make(num_envs=num_envs, obs_mode=obs_mode, num_workers=2, **given)
 
 
-SIZES = {"PushCube-v1": 35, "StackCube-v1": 48, "PegInsertionSide-v1": 43, "PlugCharger-v1": 46, "PickCube-v1": 42}
+SIZES = {"PickCube-v1": 42, "PushCube-v1": 35, "StackCube-v1": 48, "PegInsertionSide-v1": 43, "PlugCharger-v1": 46}
 
 
 @pytest.mark.parametrize("task", SIZES)
 def test_each_task_acts_and_is_seen(task: str) -> None:
+    """PegInsertionSide makes another peg for each episode, so its pictures do, too."""
     reward = "sparse" if task == "PlugCharger-v1" else "normalized_dense"
     env = make(task, max_episode_steps=2, reward_mode=reward)
     observation, info = env.reset(seed=0)
@@ -108,14 +119,10 @@ def test_what_cannot_be_made_says_why(options: dict[str, Any], said: str) -> Non
         make(**options)
 
 
-def test_without_a_driver_states_work_and_pictures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_one_hears_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nowhere.json")
-    env = make()
-    env.reset(seed=0)
     with pytest.raises(RefereeError, match="referee doctor --install-swiftshader"):
-        env.render_cameras()
-    env.step(np.zeros((1, 8)))
-    env.close()
+        make()
 
 
 def test_the_past_leaves_no_trace_in_an_episode() -> None:
@@ -161,8 +168,6 @@ def test_the_batch_of_a_gpu_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from referee.envs.maniskill import env as module
     from referee.envs.maniskill.gpu import Batch
 
-    for name, value in vulkan.variables(gpu=False).items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(module, "_worlds", lambda config: Batch(config, gpu=False))
     batch = make(obs_mode="state+rgb", max_episode_steps=4)
     monkeypatch.undo()

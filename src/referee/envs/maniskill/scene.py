@@ -19,7 +19,7 @@ from mani_skill.utils import sapien_utils
 from mani_skill.utils.registration import REGISTERED_ENVS
 
 from referee.config.maniskill import ManiSkillEnvConfig
-from referee.envs.maniskill.vulkan import render_device
+from referee.envs.maniskill.vulkan import INSTALL_LINE, render_device
 from referee.errors import RefereeError
 
 VIEWS = {"front": ((0.6, 0.0, 0.45), (-0.02, 0.0, 0.1)), "side": ((0.0, 0.6, 0.25), (0.0, 0.0, 0.1))}
@@ -34,7 +34,7 @@ FACES = 300
 SHADERS = {"minimal": "minimal", "default": "default", "unlit": "trivial"}
 
 
-def task_class(task: str) -> type:
+def task_class(task: str) -> Any:
     """The class of a registered task."""
     if task in REGISTERED_ENVS:
         return REGISTERED_ENVS[task].cls
@@ -61,6 +61,13 @@ def build(config: ManiSkillEnvConfig, num_envs: int = 1, *, gpu: bool = False, d
                 sim_backend="physx_cuda" if gpu else "physx_cpu",
                 render_backend="none",
             )
+        except RuntimeError as error:
+            if "rendering device" not in str(error):
+                raise
+            raise RefereeError(
+                f"ManiSkill finds no Vulkan driver, which even states need: without a GPU, run `{INSTALL_LINE}` once; "
+                "`referee doctor` shows the state of Vulkan"
+            ) from error
         except KeyError as error:
             if config.control_mode not in str(error):
                 raise
