@@ -139,8 +139,8 @@ def _vulkan() -> Iterator[Finding]:
         yield Finding("Vulkan", "note", "libvulkan is missing: ManiSkill does not start", vulkan.LOADER_LINE)
         return
     works, said = vulkan.probe(gpu=torch.cuda.is_available())
+    if not works:
+        yield Finding("Vulkan", "note", f"ManiSkill does not start: {said}", vulkan.INSTALL_LINE)
+        return
     where = "" if vulkan.swiftshader() is None else f", SwiftShader in {vulkan.folder()}"
-    fix = "" if works else vulkan.INSTALL_LINE
-    yield Finding(
-        "Vulkan", "ok" if works else "note", f"{said}{where}" if works else f"ManiSkill does not start: {said}", fix
-    )
+    yield Finding("Vulkan", "ok", f"{said}{where}")

@@ -1,6 +1,8 @@
 """Every key of the five documents is accepted, translated with a notice, or refused with a reason."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +20,6 @@ def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_keys", ROOT / "docs/make_keys.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["make_keys"] = module
     spec.loader.exec_module(module)
     return module
@@ -89,3 +89,29 @@ def test_the_examples_begin_as_the_presets(file: Path) -> None:
     mine, ours = load(str(file)), load(file.stem)
     assert mine.config == ours.config
     assert file.read_text() == (ROOT / f"src/referee/config/presets/{file.name}").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script", ["run_embodiment.sh maniskill_ppo_cnn", "train_embodied_agent.py --config-name maniskill_ppo_cnn"]
+)
+def test_the_front_doors_take_our_configurations(script: str) -> None:
+    """Both get as far as a key that is wrong, in a file that lies in examples/embodiment/config."""
+    name, *arguments = script.split()
+    runner = ["sh"] if name.endswith(".sh") else [sys.executable]
+    file = str(ROOT / "examples/embodiment" / name)
+    done = subprocess.run(
+        [*runner, file, *arguments, "env.train.num_env=3"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "did you mean env.train.num_envs?" in done.stderr + done.stdout
+
+
+def test_the_install_script_prints_the_line() -> None:
+    script = ["sh", str(ROOT / "requirements/install.sh"), "embodied"]
+    done = subprocess.run(
+        [*script, "--env", "maniskill_libero", "--vlm-reward"], capture_output=True, text=True, check=True
+    )
+    assert "pip install -e '.[maniskill,vlm]'" in done.stdout and "LIBERO is not part" in done.stdout
+    wrong = subprocess.run([*script, "--env", "moon"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "unknown environment moon" in wrong.stderr
