@@ -9,4 +9,4 @@ referee=$here/.venv/bin/referee
 EMBODIED_PATH=${EMBODIED_PATH:-$here/examples/embodiment}
 export EMBODIED_PATH
 name=$1; shift
-exec "$referee" run --config-path "$here/examples/embodiment/config" --config-name "$name" "$@"
+exec "$referee" run --config-path "$here/examples/embodiment/config" "$name" "$@"

@@ -14,5 +14,4 @@ if __name__ == "__main__":
     parser.add_argument("--config-name", default="maniskill_ppo_mlp", help="one of them, or a preset")
     parser.add_argument("overrides", nargs="*", help="key=value")
     given = parser.parse_args()
-    where = ["--config-path", given.config_path, "--config-name", given.config_name]
-    sys.exit(main(["run", *where, *given.overrides]))
+    sys.exit(main(["run", "--config-path", given.config_path, given.config_name, *given.overrides]))
