@@ -72,10 +72,10 @@ def _run(command: list[str], place: str) -> None:
 
 
 def variables(*, gpu: bool) -> dict[str, str]:
-    """What the environment of a process that draws must hold, beside what it holds already."""
+    """What the environment of a process that draws must say about drivers: what it says already, or SwiftShader."""
+    chosen = {name: os.environ[name] for name in CHOSEN_BY if os.environ.get(name)}
     here = swiftshader()
-    chosen = any(os.environ.get(name) for name in CHOSEN_BY)
-    return {} if gpu or chosen or here is None else {CHOSEN_BY[0]: str(here)}
+    return chosen if gpu or chosen or here is None else {CHOSEN_BY[0]: str(here)}
 
 
 def render_device(*, gpu: bool) -> str:
