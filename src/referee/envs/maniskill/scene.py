@@ -45,7 +45,8 @@ def task_class(task: str) -> Any:
 
 def build(config: ManiSkillEnvConfig, num_envs: int = 1, *, gpu: bool = False, draws: bool = False) -> Any:
     """ManiSkill's own environment, which gives states; with `draws`, also with the cameras of the configuration."""
-    made = _with_cameras(task_class(config.task), config) if draws else task_class(config.task)
+    task = task_class(config.task)
+    made: Any = _with_cameras(task, config) if draws else task
     if config.reward_mode not in made.SUPPORTED_REWARD_MODES:
         raise RefereeError(
             f"{config.task} has no {config.reward_mode} reward: set env.*.reward_mode to one of "
