@@ -71,7 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     _preset_arguments(tested)
     tested.set_defaults(verb=_robot_check)
 
-    verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
+    doctor = verbs.add_parser("doctor", help="check this machine")
+    doctor.add_argument(
+        "--install-swiftshader", action="store_true", help="get software Vulkan first, so that ManiSkill can draw"
+    )
+    doctor.set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
     envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
@@ -290,6 +294,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from referee.doctor import findings
 
     console, failed = Console(), False
+    if arguments.install_swiftshader:
+        from referee.envs.maniskill import vulkan
+
+        console.print(f"SwiftShader is in {vulkan.install()}", highlight=False, soft_wrap=True)
     for finding in findings():
         mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
         console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)

@@ -4,6 +4,7 @@ from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import (
     Config,
     EnvConfig,
@@ -22,6 +23,7 @@ __all__ = [
     "FrankaEnvConfig",
     "Loaded",
     "LoggerConfig",
+    "ManiSkillEnvConfig",
     "PandaEnvConfig",
     "RandomiseConfig",
     "RobotConfig",

@@ -29,7 +29,7 @@ class DataCollectionConfig:
     cameras: tuple[str, ...] | None = key(
         None,
         "the cameras to record; null = all of the env's, [] = none",
-        choices=("front", "side", "wrist"),
+        choices=("base_camera", "front", "side", "wrist"),
         only_if="enabled",
     )
     positive_dir: str | None = key(

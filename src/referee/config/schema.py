@@ -15,6 +15,7 @@ from referee.config.collection import DataCollectionConfig, LabellingConfig
 from referee.config.declare import REQUIRED, key
 from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMModelConfig
 
 ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -232,7 +233,7 @@ class PandaEnvConfig:
 
 
 # The worlds there are. Each class names itself by its tag, env_type; the first is taken where env_type is not given.
-EnvConfig = PandaEnvConfig | FrankaEnvConfig
+EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.errors import ActionError
+from referee.errors import ActionError, RefereeError
+from referee.pictures import enlarged
 
 Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
@@ -64,6 +65,13 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
         `extra_view_images` uint8[n,V,H,W,3] (the others), of the env's own cameras or of some of them.
         """
 
+    def render_film(
+        self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False, pixels: int = 360
+    ) -> np.ndarray:
+        """Pictures for people, uint8[n,H,W,3]: those of the first camera, enlarged, unless a world has better ones."""
+        images = self.render_cameras(env_ids, final=final, cameras=self.cameras[:1])["main_images"]
+        return np.stack([enlarged(image, pixels) for image in images])
+
     @abstractmethod
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that the future depends on, so that `restore_state` goes on bit by bit."""
@@ -94,6 +102,43 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
                 "clip actions to the action space before step()"
             )
         return array
+
+    def check_mask(self, options: Mapping[str, Any] | None) -> np.ndarray:
+        """bool[n]: the environments that a reset with these options begins anew."""
+        if not options or "reset_mask" not in options:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(options["reset_mask"], bool)
+        if mask.shape != (self.num_envs,):
+            raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        return mask
+
+    def check_seeds(self, seed: int | Sequence[int | None]) -> list[int | None]:
+        """A seed for each environment: an integer gives environment i the seed + i."""
+        if isinstance(seed, (int, np.integer)):
+            if seed < 0:
+                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise RefereeError(f"{len(seed)} seeds were given for {self.num_envs} environments")
+        return list(seed)
+
+    def check_ids(self, env_ids: Sequence[int] | np.ndarray | None, finished: np.ndarray | None = None) -> np.ndarray:
+        """i64[k]: the environments to draw; with `finished` bool[n], the last states of those alone."""
+        default = np.arange(self.num_envs) if finished is None else np.flatnonzero(finished)
+        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_envs):
+            raise RefereeError(f"environment ids must lie in 0..{self.num_envs - 1}, got {ids.tolist()}")
+        if finished is not None and not finished[ids].all():
+            late = ids[~finished[ids]].tolist()
+            raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
+        return ids
+
+    def check_cameras(self, cameras: Sequence[str] | None) -> list[str]:
+        """The cameras to draw with: the env's own, or some of them."""
+        strange = [name for name in cameras or () if name not in self.cameras]
+        if strange:
+            raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
+        return list(self.cameras if cameras is None else cameras)
 
 
 def join_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -153,7 +153,8 @@ class Rollout:
     def tensors(self) -> Tensors:
         """The observations flattened to [T·N, …], sharing memory with the arrays."""
         return {
-            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])) for name, array in self.observations.items()
+            name: torch.from_numpy(array.reshape(self.steps * self.num_envs, *array.shape[2:]))
+            for name, array in self.observations.items()
         }
 
     def final_tensors(self) -> Tensors:

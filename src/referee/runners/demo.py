@@ -25,7 +25,7 @@ from referee.audit.story_words import headline
 from referee.config import Config, Loaded, PandaEnvConfig
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
-from referee.errors import RefereeError
+from referee.errors import ConfigError, RefereeError
 from referee.files import write_json
 from referee.metrics.ranking import auroc
 from referee.metrics.rates import Rate
@@ -111,7 +111,7 @@ def demo(loaded: Loaded) -> None:
     config, console = loaded.config, Console()
     runner, env = config.runner, config.env.eval
     if not isinstance(env, PandaEnvConfig):
-        raise RefereeError("the demo is played by the embedded simulation: env.eval.env_type=panda")
+        raise ConfigError("the demo needs scripted experts, which the embedded Panda has: set env@env.eval=panda")
     folder, task, seed = open_run(loaded), env.task, runner.seed
     console.print(f"[bold]Referee[/]: a reward model for {task}, trained, put to the test and repaired")
     task_sheet(folder / "tasks.png", env, seed=seed)

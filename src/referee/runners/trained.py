@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from referee.config.arm import FrankaEnvConfig, RobotConfig
-from referee.config.schema import PandaEnvConfig, RandomiseConfig
+from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.schema import EnvConfig, PandaEnvConfig, RandomiseConfig
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.rl import checkpoint
@@ -23,25 +24,24 @@ def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> 
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
-    if meta.get("env_type") == "franka":
-        env = make_env(_twin(meta, min(num_envs, TWINS)), Path(), "eval")
-        return env, Player(policy, env, noise_seed=noise_seed)
-    settings: dict[str, Any] = {
-        **meta["env"],
-        "num_envs": num_envs,
-        "cameras": tuple(meta["env"]["cameras"]),
-        "randomise": RandomiseConfig(**meta["env"]["randomise"]),
-    }
-    env = make_env(PandaEnvConfig(task=meta["task"], **settings), Path(), "eval")
+    env = make_env(_world(meta, num_envs), Path(), "eval")
     return env, Player(policy, env, noise_seed=noise_seed)
 
 
-def _twin(meta: dict[str, Any], num_envs: int) -> FrankaEnvConfig:
-    """A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers."""
-    settings: dict[str, Any] = {**meta["env"], "num_envs": num_envs}
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])
-    return FrankaEnvConfig(task=meta["task"], robot=robot, **settings)
+def _world(meta: dict[str, Any], num_envs: int) -> EnvConfig:
+    """The world that a policy was trained in, with so many environments.
+
+    A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers.
+    """
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in meta["env"].items()}
+    settings |= {"task": meta["task"], "num_envs": num_envs}
+    kind = meta.get("env_type")
+    if kind == "franka":
+        robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])
+        return FrankaEnvConfig(robot=robot, **{**settings, "num_envs": min(num_envs, TWINS)})
+    if kind == "maniskill":
+        return ManiSkillEnvConfig(**settings)
+    return PandaEnvConfig(**{**settings, "randomise": RandomiseConfig(**settings["randomise"])})
 
 
 def judge(place: Path, episodes: int, *, seed: int = EVAL_SEED, stochastic: bool = False) -> Outcomes:

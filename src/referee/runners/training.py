@@ -16,7 +16,6 @@ from rich.console import Console
 from referee.config import Config, FrankaEnvConfig
 from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
-from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.errors import ConfigError
 from referee.files import write_json
@@ -404,7 +403,7 @@ class Training:
         found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
         write_json(self.folder / "result.json", {**found, **self._account(console), **self._summary()})
         env = self.eval_env
-        if self.config.runner.film and isinstance(env.unwrapped, PandaVectorEnv):
+        if self.config.runner.film:
             film = FilmMaker(env, self.config.runner.film_episodes)
             policy = Player(self.policy, env)
             count = min(self.config.runner.film_episodes, env.num_envs)
@@ -456,12 +455,14 @@ def _env_settings(config: Config) -> dict[str, Any]:
     train = config.env.train
     assert train is not None
     settings = asdict(train)
-    for name in ("env_type", "task", "num_threads", "data_collection", *NOT_THE_WORLD):
+    for name in ("env_type", "task", "num_threads", "num_workers", "data_collection", *NOT_THE_WORLD):
         settings.pop(name, None)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def _world(config: Config) -> dict[str, Any]:
-    """Which world it was, where it was not the simulation."""
+    """Which world it was."""
     train = config.env.train
-    return {"env_type": "franka", "scene": train.robot.scene} if isinstance(train, FrankaEnvConfig) else {}
+    assert train is not None
+    scene = {"scene": train.robot.scene} if isinstance(train, FrankaEnvConfig) else {}
+    return {"env_type": train.env_type, **scene}

@@ -80,11 +80,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         An integer seed gives environment i the seed + i, a sequence gives one each. Without a seed, the next
         episodes of the present seeds begin.
         """
-        mask = np.ones(self.num_envs, bool)
-        if options and "reset_mask" in options:
-            mask = np.asarray(options["reset_mask"], bool)
-            if mask.shape != (self.num_envs,):
-                raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        mask = self.check_mask(options)
         if seed is not None:
             self._seed(seed, mask)
         ids = np.flatnonzero(mask)
@@ -135,17 +131,15 @@ class PandaVectorEnv(RefereeVectorEnv):
         cameras: Sequence[str] | None = None,
     ) -> Observation:
         """See `RefereeVectorEnv.render_cameras`."""
-        ids = self._check_ids(env_ids, final)
-        strange = [name for name in cameras or () if name not in self.cameras]
-        if strange:
-            raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
+        ids = self.check_ids(env_ids, self._just_finished if final else None)
+        self.check_cameras(cameras)
         return split_views(self._camera.render(*self._scene_of(ids, final), cameras=cameras))
 
     def render_film(
         self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False, pixels: int = 360
     ) -> np.ndarray:
         """Pictures for people, uint8[n,H,W,3]: the whole arm, smooth, with real shadows (slower)."""
-        ids = self._check_ids(env_ids, final)
+        ids = self.check_ids(env_ids, self._just_finished if final else None)
         if self._film is None or self._film.pixels != pixels:
             if self._film is not None:
                 self._film.close()
@@ -227,14 +221,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
 
     def _seed(self, seed: int | Sequence[int | None], mask: np.ndarray) -> None:
-        if isinstance(seed, (int, np.integer)):
-            if seed < 0:
-                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
-            seeds: list[int | None] = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_envs:
-                raise RefereeError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        seeds = self.check_seeds(seed)
         for i in np.flatnonzero(mask):
             value = seeds[i]
             if value is not None:
@@ -319,16 +306,6 @@ class PandaVectorEnv(RefereeVectorEnv):
         if self._has_images:
             observation |= self.render_cameras()
         return observation
-
-    def _check_ids(self, env_ids: Sequence[int] | np.ndarray | None, final: bool) -> np.ndarray:
-        default = np.flatnonzero(self._just_finished) if final else np.arange(self.num_envs)
-        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
-        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_envs):
-            raise RefereeError(f"environment ids must lie in 0..{self.num_envs - 1}, got {ids.tolist()}")
-        if final and not self._just_finished[ids].all():
-            late = ids[~self._just_finished[ids]].tolist()
-            raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
-        return ids
 
     def _scene_of(self, ids: np.ndarray, final: bool) -> tuple[np.ndarray, np.ndarray, Looks | None]:
         qpos, goal = (self._final_qpos, self._final_goal) if final else (self._sim.qpos, self._goal)
