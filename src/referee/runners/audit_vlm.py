@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -103,7 +104,7 @@ def _windows(data: Path) -> tuple[Iterator[Labelled], list[str]]:
     return trend.of_episodes(source, WindowOptions(), labels), ids
 
 
-def _asked(note: dict[str, object]) -> dict[str, object]:
+def _asked(note: dict[str, Any]) -> dict[str, Any]:
     """The builder that a model was trained with."""
     names = {"name": "input_builder_name", "params": "input_builder_params"}
     return {ours: note[theirs] for ours, theirs in names.items() if theirs in note}

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from referee.config import Config, Loaded
 from referee.config.arm import FrankaEnvConfig
+from referee.config.schema import DataConfig
 from referee.datasets.frames import FrameOptions, FramesSummary, build_frames
 from referee.envs import RefereeVectorEnv
 from referee.episodes import EpisodeStore
@@ -56,7 +57,7 @@ def check(config: Config) -> None:
     env = config.env.eval
     if isinstance(env, FrankaEnvConfig) and env.keyboard_reward_wrapper is None:
         raise ConfigError("env.eval.keyboard_reward_wrapper is null, so keys would say nothing: set it to single_stage")
-    strange = [name for name in config.data.cameras or () if env is not None and name not in env.cameras]
+    strange = [name for name in _cameras(config) or () if env is not None and name not in env.cameras]
     if strange:
         raise ConfigError(f"data.cameras names {strange[0]}, which is not one of env.eval.cameras: add it there too")
 
@@ -106,7 +107,7 @@ def make_dataset(
     runner = config.runner
     options = FrameOptions(
         fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
-        cameras=config.data.cameras or tuple(cameras), stretches=True,
+        cameras=_cameras(config) or tuple(cameras), stretches=True,
     )  # fmt: skip
     go_on = f"Nothing is lost: runner.resume_dir={folder} goes on with it"
     try:
@@ -162,3 +163,9 @@ class Bars:
             print()
         elif self._line != self._shown:
             print(self._line, flush=True)
+
+
+def _cameras(config: Config) -> tuple[str, ...] | None:
+    """The views of the dataset; None: all."""
+    assert isinstance(config.data, DataConfig)  # the recipe chooses it
+    return config.data.cameras

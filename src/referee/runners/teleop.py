@@ -19,7 +19,7 @@ from rich.console import Console
 
 from referee.config import Config, Loaded
 from referee.config.arm import FrankaEnvConfig
-from referee.config.schema import EnvConfig, RewardConfig
+from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.episodes import EpisodeStore
 from referee.episodes.collection import place
 from referee.episodes.live import LiveRecording
@@ -68,14 +68,19 @@ class Teleoperation:
 
     def __init__(self, loaded: Loaded, folder: Path) -> None:
         config = loaded.config
-        options, model = options_of(config.reward), open_model(config.reward.model)
+        how = config.reward.model
+        if not isinstance(how, RewardModelConfig):
+            raise ConfigError(
+                f"reward.model.model_type={how.model_type} says no success: an image model is needed here"
+            )
+        options, model = options_of(config.reward), open_model(how)
         self.kind, self.threshold = model.spec.model_type, RewardManager(model, options).threshold
         self.account = Account()
         self._config, self._folder = config, folder
         self.cluster = Cluster(config.cluster)
         try:
             check_ranks(self.cluster)
-            how, packed = config.reward.model, Packed.of(model)
+            packed = Packed.of(model)
             self.judge = WorkerGroup(
                 make_judge, packed, options, backend=how.backend, int8=how.int8, debug_save_dir=how.debug_save_dir,
                 fallback=Fallback(retry=("look", "pid")),

@@ -33,7 +33,9 @@ def _world(meta: dict[str, Any], num_envs: int) -> EnvConfig:
 
     A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers.
     """
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in meta["env"].items()}
+    settings: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in meta["env"].items()
+    }
     settings |= {"task": meta["task"], "num_envs": num_envs}
     kind = meta.get("env_type")
     if kind == "franka":

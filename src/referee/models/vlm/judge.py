@@ -75,7 +75,7 @@ def generate(model: Qwen, batch: Batch, how: ReadOut) -> list[str]:
     from transformers import GenerationConfig
 
     drawn = {"do_sample": True, "temperature": how.temperature or 1.0} if how.do_sample else {"do_sample": False}
-    chosen = GenerationConfig(
+    chosen = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=how.max_new_tokens, pad_token_id=model.encoder.pad_id, eos_token_id=model.encoder.end_id, **drawn
     )
     written = model.net.generate(**batch.inputs, generation_config=chosen)
