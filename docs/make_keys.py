@@ -19,15 +19,6 @@ from referee.errors import ConfigError
 
 HERE = Path(__file__).parent
 BLOCKS = HERE.parent / "tests/config/documents"
-ARRIVES_WITH = {
-    "001_arm": "the real arm",
-    "004_dataset": "the real arm",
-    "004_hold": "the real arm",
-    "004_teleop": "the real arm",
-    "004_sft": "vision-language models",
-    "004_qwentrend": "vision-language models",
-}
-"""Blocks whose sections are on their way. Take a line out once its branch is merged: the test then walks the block."""
 INTRODUCTION = """# Keys of the documents
 
 Every key that the five user documents show, in the order in which they show it, and what becomes of it here. An older
@@ -81,8 +72,6 @@ def fate(key: str, value: object, block: Block) -> str:
         )
         return f"no effect: {said}" if said else "what happens anyway"
     place, leaf = found
-    if block.name in ARRIVES_WITH and not _known(dotted(place)):
-        return f"arrives with {ARRIVES_WITH[block.name]}"
     assert _known(dotted(place)), f"{key} of {block.name} is not known"
     changed = f" = `{_shown(leaf.value)}`" if leaf.value != value else ""
     return "the same" if dotted(place) == key and not changed else f"`{dotted(place)}`{changed}"
@@ -90,11 +79,12 @@ def fate(key: str, value: object, block: Block) -> str:
 
 def _known(key: str) -> bool:
     """Whether the schema has the key; entries of lists and mappings have names of their own."""
-    parts = key.split(".")
-    return any(
-        len(wanted) == len(parts) and all(a in ("*", b) for a, b in zip(wanted, parts, strict=True))
-        for wanted in (each.split(".") for each in known_keys())
-    ) or any(f"{key}.placement" == each.replace("*", parts[-1]) for each in known_keys())
+    short = (key, f"{key}.placement", f"{key}.value")  # a value may stand for the section whose one key it is
+    return any(_fits(wanted.split("."), each.split(".")) for each in short for wanted in known_keys())
+
+
+def _fits(wanted: list[str], parts: list[str]) -> bool:
+    return len(wanted) == len(parts) and all(a in ("*", b) for a, b in zip(wanted, parts, strict=True))
 
 
 def _shown(value: object) -> str:

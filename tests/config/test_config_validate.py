@@ -123,10 +123,10 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.task=pickcube", "must be one of Reach, PushCube, PickCube, PegInsertion, got"),
         ("env.eval.task=pickcube", "did you mean PickCube?"),
         ("env.eval.image_size=65", "must be one of 64, 128, 224, got 65"),
-        ("env.eval.env_type=pando", "must be one of panda, franka, got"),
+        ("env.eval.env_type=pando", "must be one of panda, maniskill, franka, got"),
         (
             "runner.recipe=evaluat",
-            "must be one of evaluate, demo, train_policy, train_reward, collect_labels, collect_data, teleop, got",
+            "must be one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, collect_data, teleop, got",
         ),
         ("runner.logger.experiment_name=12", "must be a string or null, got 12: quote it"),
         ("env.eval.cameras=front", "must be a list, as [front, side], got"),
@@ -135,7 +135,7 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.cameras=[front,top]", 'must be one of front, side, wrist, got "top"'),
         ("env.eval.cameras=[1]", "must hold strings, got 1"),
         ("runner.seed=???", "is marked ???, to be given: set it to an integer"),
-        ("runner=5", "is a section with keys (recipe, seed, policy, expert_noise, …), got 5"),
+        ("runner=5", "is a section with keys (recipe, seed, task_type, policy, …), got 5"),
         ("runner=null", "is empty: remove the line or give it keys"),
     ],
 )
@@ -158,7 +158,7 @@ def test_an_integer_is_a_number() -> None:
 def test_missing_keys(error: Error) -> None:
     assert (
         error("panda_expert", "~runner.recipe")
-        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, collect_labels, "
+        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, "
         "collect_data, teleop"
     )
     line = error("panda_expert", "env.eval=null")

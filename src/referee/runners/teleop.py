@@ -70,9 +70,7 @@ class Teleoperation:
         config = loaded.config
         how = config.reward.model
         if not isinstance(how, RewardModelConfig):
-            raise ConfigError(
-                f"reward.model.model_type={how.model_type} says no success: an image model is needed here"
-            )
+            raise ConfigError(f"reward.model.model_type={how.model_type} says no success: use an image model")
         options, model = options_of(config.reward), open_model(how)
         self.kind, self.threshold = model.spec.model_type, RewardManager(model, options).threshold
         self.account = Account()
