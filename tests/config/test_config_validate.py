@@ -126,7 +126,8 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.env_type=pando", "must be one of panda, maniskill, franka, got"),
         (
             "runner.recipe=evaluat",
-            "must be one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, collect_data, teleop, got",
+            "must be one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, collect_data, "
+            "teleop, got",
         ),
         ("runner.logger.experiment_name=12", "must be a string or null, got 12: quote it"),
         ("env.eval.cameras=front", "must be a list, as [front, side], got"),
@@ -158,8 +159,8 @@ def test_an_integer_is_a_number() -> None:
 def test_missing_keys(error: Error) -> None:
     assert (
         error("panda_expert", "~runner.recipe")
-        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, "
-        "collect_data, teleop"
+        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, train_vlm, "
+        "collect_labels, collect_data, teleop"
     )
     line = error("panda_expert", "env.eval=null")
     assert line.startswith("env.eval is missing (command line): recipe evaluate needs it; add a group")
