@@ -36,10 +36,10 @@ class TinyOptions:
     """The size of the model."""
 
     hidden: int = 128
-    layers: int = 4
+    layers: int = 2
     heads: int = 4
     vision_hidden: int = 128
-    vision_depth: int = 3
+    vision_depth: int = 2
     patch: int = 16
     """Pixels of a patch; four patches are one token of language."""
     image_size: int = 64
