@@ -188,7 +188,7 @@ class Sft:
             parameter.grad = None
         for number in range(group.rank, len(chunks), group.world):
             loss = self._loss(chunks[number], number)
-            (loss.sum() / count).backward()
+            torch.autograd.backward(loss.sum() / count)
             self.sums += float(loss.detach().sum()), len(chunks[number])
         for parameter in self.learning.values():
             if parameter.grad is None:
