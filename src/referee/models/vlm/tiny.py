@@ -30,6 +30,8 @@ CHAT = (
 )
 """The chat format of Qwen3-VL, as far as our prompts use it."""
 
+WIDE = 0.25
+"""Weight of queries at the start; Qwen3 normalises them."""
 MOTION = 4.0
 """How much larger filters of a difference are than the others."""
 
@@ -114,11 +116,14 @@ def _config(library: Any, tokenizer: Any, options: TinyOptions) -> Any:
 def _initialise(net: Any, options: TinyOptions) -> None:
     """Fan-in scaled weights: with 0.02 everywhere, so small a network would hardly see its pictures.
 
-    Half of the filters that see two frames of a clip at once begin as their difference: what moves is little of a
+    Attention begins wide: normalised queries and keys of unit weight would make every token look at one other, and the
+    answer at no picture. Half of the filters that see two frames of a clip at once begin as their difference: what moves is little of a
     picture, and finding that out takes longer than the rest.
     """
     torch.manual_seed(options.seed)
     for name, value in net.named_parameters():
+        if name.endswith("q_norm.weight"):
+            torch.nn.init.constant_(value, WIDE)
         if value.ndim < 2:
             continue
         fan = value[0].numel() if "embed" not in name or "patch" in name else value.shape[1]
