@@ -117,8 +117,8 @@ def _initialise(net: Any, options: TinyOptions) -> None:
     """Fan-in scaled weights: with 0.02 everywhere, so small a network would hardly see its pictures.
 
     Attention begins wide: normalised queries and keys of unit weight would make every token look at one other, and the
-    answer at no picture. Half of the filters that see two frames of a clip at once begin as their difference: what moves is little of a
-    picture, and finding that out takes longer than the rest.
+    answer at no picture. Half of the filters that see two frames of a clip at once begin as their difference: what moves
+    is little of a picture, and finding that out takes longer than the rest.
     """
     torch.manual_seed(options.seed)
     for name, value in net.named_parameters():
