@@ -166,7 +166,7 @@ def test_two_processes_learn_what_one_does(base: Path, data: Path, tmp_path: Pat
 
 
 def test_early_stop_and_the_best_is_kept(base: Path, data: Path, tmp_path: Path) -> None:
-    options = _options(base, data, tmp_path, lr=1e-9, max_epochs=9, early_stop=EarlyStop(patience=2), log_interval=100)
+    options = _options(base, data, tmp_path, lr=0.0, max_epochs=9, early_stop=EarlyStop(patience=2))
     result = _fit(options).run()
     assert result.reason == "early stop" and len(result.history) == 3 and result.best.step == 3
 

@@ -19,7 +19,7 @@ from referee.datasets.windows import INFO, LABELS, SEGMENTS, WindowOptions
 from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
-from referee.models.vlm.prompts import make_input_builder
+from referee.models.vlm.prompts import QWENTREND, make_input_builder
 from referee.models.vlm.qwen import QwenOptions, base_of, load, read_note
 from referee.training.vlm.segments import read_segments
 
@@ -38,7 +38,8 @@ def audit_vlm(
     base, lora = base_of(path)
     chat = bool(note.get("use_chat_template", True))
     model = load(QwenOptions(model_path=base, lora_path=lora, use_chat_template=chat))
-    builder = make_input_builder(**_asked(note))
+    asked = note.get("input_builder_name", QWENTREND), note.get("input_builder_params")
+    builder = make_input_builder(*asked)
     scorer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="score"))
     writer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="generate"))
     with console.status(f"judging {data}"):
@@ -101,9 +102,3 @@ def _windows(data: Path) -> tuple[Iterator[Labelled], list[str]]:
     labels = LabelLog.of(source) if isinstance(source, EpisodeStore) else None
     ids = list(source.rows) if isinstance(source, EpisodeStore) else [each.meta.id for each in source]
     return trend.of_episodes(source, WindowOptions(), labels), ids
-
-
-def _asked(note: dict[str, object]) -> dict[str, object]:
-    """The builder that a model was trained with."""
-    names = {"name": "input_builder_name", "params": "input_builder_params"}
-    return {ours: note[theirs] for ours, theirs in names.items() if theirs in note}

@@ -22,9 +22,10 @@ from referee.models.artifact import Artifact, Calibration
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import name_run, open_run
+from referee.training.bar import Log
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
-from referee.training.recipe import Log, TrainOptions, train
+from referee.training.recipe import TrainOptions, train
 
 BEST = "reward_model_best.pt"
 

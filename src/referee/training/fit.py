@@ -439,17 +439,20 @@ def _add(parameters: list[nn.Parameter], gradients: Sequence[Tensor | None]) -> 
 
 
 def _optimizer(net: nn.Module, options: FitOptions, *, fused: bool) -> torch.optim.Optimizer:
-    """Weights decay; biases and the parameters of normalisation layers do not."""
-    learning = [each for each in net.parameters() if each.requires_grad]
-    groups = [
-        {"params": [each for each in learning if each.ndim > 1], "weight_decay": options.weight_decay},
-        {"params": [each for each in learning if each.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if not groups:
-        raise RefereeError("nothing in the model can learn: all of its parameters are frozen")
+    groups = decay_groups([each for each in net.parameters() if each.requires_grad], options.weight_decay)
     kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=options.lr, fused=fused)
+
+
+def decay_groups(learning: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Weights decay; biases and the parameters of normalisation layers do not."""
+    groups: list[dict[str, Any]] = [
+        {"params": [each for each in learning if each.ndim > 1], "weight_decay": weight_decay},
+        {"params": [each for each in learning if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if not learning:
+        raise RefereeError("nothing in the model can learn: all of its parameters are frozen")
+    return [group for group in groups if group["params"]]
 
 
 def _positive_weight(options: FitOptions, labels: np.ndarray) -> float:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee import __version__
 from referee.errors import RefereeError
@@ -23,6 +22,7 @@ from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
 from referee.models.registry import build
 from referee.training import checkpoint, debug, parallel
+from referee.training.bar import Bar, Log
 from referee.training.data import Data, DataOptions, FrameSet, open_data
 from referee.training.features import cached_features, forget
 from referee.training.fit import FitResult, Report, fit
@@ -32,7 +32,6 @@ from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
 
-Log = Callable[[dict[str, float], int], None]
 MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
 """What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
 WARMUP_STEPS = 70
@@ -95,7 +94,7 @@ def train(
         options = replace(options, fit=replace(options.fit, best_metric="train_accuracy"))
     size = sum(each.numel() for each in model.parameters())
     say(f"{model.spec.model_type} {model.spec.arch}, width {model.spec.width}, {size:,} parameters")
-    with _Bar(console, log) as bar:
+    with Bar(console, log, describe=describe, numbers=numbers) as bar:
         if options.fit.num_processes == 1:
             result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop)
         else:
@@ -362,36 +361,6 @@ def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, res
             "config": model.spec.to_json(),
         },
     )
-
-
-class _Bar:
-    """Reports as a progress bar, lines for validations, and numbers for a log."""
-
-    def __init__(self, console: Console, log: Log | None) -> None:
-        self._log = log
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> _Bar:
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        self._progress.__exit__(*reason)
-
-    def show(self, report: Report) -> None:
-        """Take one report."""
-        if self._task is None:
-            self._task = self._progress.add_task("training", total=report.total_steps)
-        words = f"loss {report.train_loss:.4f}"
-        self._progress.update(self._task, total=report.total_steps, completed=report.step, description=words)
-        if report.val is not None:
-            mark = " (best)" if report.best else ""
-            line = f"epoch {report.epoch:.4g}, step {report.step}, {report.seconds:.1f} s: {describe(report)}{mark}"
-            self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if self._log is not None:
-            self._log(numbers(report), report.step)
 
 
 def numbers(report: Report) -> dict[str, float]:

@@ -13,7 +13,7 @@ from referee.models.vlm.answers import Answers
 from referee.models.vlm.encode import Batch
 from referee.models.vlm.parsers import RewardParser, make_reward_parser
 from referee.models.vlm.prompts import InputBuilder, make_input_builder
-from referee.models.vlm.qwen import Qwen
+from referee.models.vlm.qwen import Qwen, transformers
 from referee.models.window import Window
 
 
@@ -72,10 +72,8 @@ class VLMRewardModel(HistoryVLMRewardModel):
 @torch.no_grad()
 def generate(model: Qwen, batch: Batch, how: ReadOut) -> list[str]:
     """What the model writes."""
-    from transformers import GenerationConfig
-
     drawn = {"do_sample": True, "temperature": how.temperature or 1.0} if how.do_sample else {"do_sample": False}
-    chosen = GenerationConfig(
+    chosen = transformers().GenerationConfig(
         max_new_tokens=how.max_new_tokens, pad_token_id=model.encoder.pad_id, eos_token_id=model.encoder.end_id, **drawn
     )
     written = model.net.generate(**batch.inputs, generation_config=chosen)

@@ -25,6 +25,7 @@ from referee.models.window import Window
 from referee.training import checkpoint
 from referee.training.augment import shifted
 from referee.training.crew import seed_dropout
+from referee.training.fit import decay_groups
 from referee.training.parallel import Group
 from referee.training.schedule import factor
 from referee.training.vlm.options import SftOptions
@@ -127,9 +128,8 @@ class Sft:
         self.total = self.steps_per_epoch * options.max_epochs
         self.warmup = round(options.warmup_ratio * self.total)
         self.learning = {name: each for name, each in model.net.named_parameters() if each.requires_grad}
-        if not self.learning:
-            raise RefereeError("nothing in the model can learn: all of its parameters are frozen")
-        self.optimizer = _optimizer(list(self.learning.values()), options)
+        groups = decay_groups(list(self.learning.values()), options.weight_decay)
+        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, fused=True)
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(2)
         """Sums: loss and windows of this epoch so far."""
         self.history: list[SftReport] = []
@@ -188,7 +188,7 @@ class Sft:
             parameter.grad = None
         for number in range(group.rank, len(chunks), group.world):
             loss = self._loss(chunks[number], number)
-            (loss.sum() / count).backward()
+            torch.autograd.backward(loss.sum() / count)
             self.sums += float(loss.detach().sum()), len(chunks[number])
         for parameter in self.learning.values():
             if parameter.grad is None:
@@ -289,15 +289,6 @@ def _merit(report: SftReport) -> tuple[float, float]:
     if report.val is None:
         return -report.train_loss, 0.0
     return report.val.merit, -report.val.loss
-
-
-def _optimizer(learning: list[nn.Parameter], options: SftOptions) -> torch.optim.Optimizer:
-    """Weights decay; biases and the parameters of normalisation layers do not."""
-    groups = [
-        {"params": [each for each in learning if each.ndim > 1], "weight_decay": options.weight_decay},
-        {"params": [each for each in learning if each.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=options.lr, fused=True)
 
 
 def _spread(segments: Sequence[Segment], count: int) -> list[Segment]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee import __version__, cpu
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
 from referee.training import checkpoint, parallel
+from referee.training.bar import Bar, Log
 from referee.training.parallel import Group
-from referee.training.recipe import Log, best_model
+from referee.training.recipe import best_model
 from referee.training.switches import threads
 from referee.training.vlm.fit import Sft, SftReport, SftResult
 from referee.training.vlm.options import SftOptions
@@ -46,7 +46,7 @@ def fine_tune(
     say(f"training windows: {_listed(train)}; validation: {_listed(val) if val else 'none'}")
     if not val:
         say("warning: there is no validation, so the best model is that of the lowest training loss")
-    with _Bar(console, log) as bar:
+    with Bar(console, log, describe=describe, numbers=numbers) as bar:
         if options.num_processes == 1:
             result = _work(Group(), bar.show, options, say=say, stop=stop)
         else:
@@ -170,33 +170,9 @@ def _note(model: Qwen, train: list[Segment], val: list[Segment], options: SftOpt
     }
 
 
-class _Bar:
-    """Reports as a progress bar, lines for validations, and numbers for a log."""
-
-    def __init__(self, console: Console, log: Log | None) -> None:
-        self._log = log
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> _Bar:
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        self._progress.__exit__(*reason)
-
-    def show(self, report: SftReport) -> None:
-        """Take one report."""
-        if self._task is None:
-            self._task = self._progress.add_task("fine-tuning", total=report.total_steps)
-        self._progress.update(self._task, completed=report.step, description=f"loss {report.train_loss:.4f}")
-        if report.val is not None:
-            mark = " (best)" if report.best else ""
-            line = f"epoch {report.epoch:.4g}, {report.seconds:.0f} s: {describe(report)}{mark}"
-            self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if self._log is not None:
-            found = {"train/loss": report.train_loss, "train/lr": report.lr, "time/seconds": report.seconds}
-            if report.val is not None:
-                found |= {f"val/{name}": value for name, value in report.val.numbers().items()}
-            self._log(found, report.step)
+def numbers(report: SftReport) -> dict[str, float]:
+    """A report under the names of logs."""
+    found = {"train/loss": report.train_loss, "train/lr": report.lr, "time/seconds": report.seconds}
+    if report.val is not None:
+        found |= {f"val/{name}": value for name, value in report.val.numbers().items()}
+    return found
