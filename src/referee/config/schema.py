@@ -88,7 +88,6 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
-    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     policy: str = key(
         "expert",
         "who acts: the scripted expert or uniform noise",
@@ -146,6 +145,7 @@ class RunnerConfig:
         high=0.5,
         only_if="recipe=train_reward",
     )
+    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
