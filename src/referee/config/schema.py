@@ -105,7 +105,6 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
-    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     policy: str = key(
         "expert",
         "who acts: the scripted expert, uniform noise, or nobody but the person at the arm",
@@ -167,6 +166,7 @@ class RunnerConfig:
         high=0.5,
         only_if="recipe=train_reward",
     )
+    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
     num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
     num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
