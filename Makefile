@@ -52,7 +52,6 @@ bench: setup
 	$(BIN)/python benchmarks/control_loop.py
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
-	$(BIN)/python benchmarks/maniskill_pushcube.py
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:

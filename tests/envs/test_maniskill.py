@@ -79,6 +79,21 @@ def test_the_goal_is_drawn_unless_nobody_wants_it() -> None:
     assert green[True] > 5 and green[False] == 0
 
 
+def test_a_light_scene_looks_the_same_from_afar() -> None:
+    """A robot of few triangles covers the pixels that the whole one does."""
+    pictures = []
+    for light in (False, True):
+        env = make(light_scene=light)
+        env.reset(seed=1)
+        views = env.render_cameras()
+        pictures.append(np.stack([views["main_images"][0], views["extra_view_images"][0, 0]]).astype(int))
+        env.close()
+    differ = np.abs(pictures[0] - pictures[1]).max(axis=-1) > 60
+    robot = pictures[0].min(axis=-1) > 150  # white, as nothing else in PickCube
+    assert robot.mean() > 0.03
+    assert (differ & robot).sum() < 0.1 * robot.sum()
+
+
 def test_a_killed_worker_is_one_clear_error() -> None:
     env = make(num_envs=2, num_workers=2)
     env.reset(seed=0)

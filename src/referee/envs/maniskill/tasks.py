@@ -16,7 +16,7 @@ DESCRIPTIONS = {
     "PushCube-v1": "Push the blue cube onto the red and white target.",
     "PullCube-v1": "Pull the blue cube onto the red and white target.",
     "StackCube-v1": "Stack the red cube on the green cube and let it go.",
-    "PegInsertionSide-v1": "Put the orange end of the peg into the hole of the box.",
+    "PegInsertionSide-v1": "Put the coloured end of the peg into the hole of the box.",
     "PlugCharger-v1": "Plug the charger into the wall receptacle.",
 }
 
