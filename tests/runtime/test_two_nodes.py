@@ -19,7 +19,7 @@ from tests.runtime.processes import alive, all_gone, descendants
 from referee.runtime.engine import write_token
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 
 

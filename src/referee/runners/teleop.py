@@ -135,12 +135,14 @@ def _answer(call: Call, asked: float, late: float) -> tuple[Look | None, float |
 def hold_until(call: Call, arm: Group) -> None:
     """Stand still until the verdict is there; it came too late to count."""
     patience = time.monotonic() + GIVE_UP
-    while not call.done():
-        if time.monotonic() > patience:
-            raise RefereeError(f"the reward worker has not answered for {GIVE_UP:.0f} s: see whether its node is up")
+    while time.monotonic() < patience:
         arm.hold("a verdict is missing").wait()
-        time.sleep(0.02)
-    call.wait(0)
+        try:
+            call.wait(0.02)
+            return
+        except TimedOut:
+            continue
+    raise RefereeError(f"the reward worker has not answered for {GIVE_UP:.0f} s: see whether its node is up")
 
 
 def check(config: Config) -> None:
