@@ -9,7 +9,6 @@ Environments never wait for the learner; only if more than `max_lag` steps wait 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -36,8 +35,6 @@ class BackgroundTraining(Training):
         super().__init__(config, folder)
         assert isinstance(self.actor, LearnerWorker)
         self.learner = self.actor
-        if not config.actor.num_threads:
-            self.learner.threads = max(1, (os.cpu_count() or 1) - 1)  # one core is for those who act
         self._wanted = config.runner.background
         self._state: dict[str, np.ndarray] | None = None
         self._room = max(1, self._wanted.max_lag // (self.rollout.steps * self.rollout.num_envs))

@@ -120,6 +120,7 @@ class Training:
         return LearnerWorker(
             self.policy, config.algorithm, config.actor, kept.replay, kept.demos, seed=seed, cameras=kept.cameras,
             lesson=config.algorithm.bc_warmup if cloned else None,
+            spare=int(config.runner.background.enabled),  # for those who act
         )  # fmt: skip
 
     @property
