@@ -103,6 +103,22 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
             )
         return array
 
+    # --- what implementations share ---
+
+    def make_spaces(self, action_size: int, state_size: int) -> None:
+        """Declare the spaces, by `obs_mode`, `cameras`, `image_size` and `num_envs`."""
+        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+        spaces: dict[str, gym.Space[Any]] = {}
+        if self.obs_mode in ("state", "state+rgb"):
+            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (state_size,), np.float32)
+        if self.obs_mode in ("rgb", "state+rgb"):
+            frame = (self.image_size, self.image_size, 3)
+            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
+            spaces["extra_view_images"] = gym.spaces.Box(0, 255, (len(self.cameras) - 1, *frame), np.uint8)
+        self.single_observation_space = gym.spaces.Dict(spaces)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+
     def check_mask(self, options: Mapping[str, Any] | None) -> np.ndarray:
         """bool[n]: the environments that a reset with these options begins anew."""
         if not options or "reset_mask" not in options:

@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from referee.config.maniskill import ManiSkillEnvConfig
@@ -42,7 +41,9 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
         self._held = np.zeros(self.num_envs, np.int64)
         self._just_finished = np.zeros(self.num_envs, bool)
         self._started = False
-        self._make_spaces(facts.state_size, facts.action_size)
+        self.make_spaces(facts.action_size, facts.state_size)
+        self._has_state = self.obs_mode in ("state", "state+rgb")
+        self._has_images = self.obs_mode in ("rgb", "state+rgb")
 
     # --- Gymnasium ---
 
@@ -136,21 +137,6 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
         return self._observe()
 
     # --- inside ---
-
-    def _make_spaces(self, state_size: int, action_size: int) -> None:
-        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (action_size,), np.float32)
-        self._has_state = self.obs_mode in ("state", "state+rgb")
-        self._has_images = self.obs_mode in ("rgb", "state+rgb")
-        spaces: dict[str, gym.Space[Any]] = {}
-        if self._has_state:
-            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (state_size,), np.float32)
-        if self._has_images:
-            frame = (self.image_size, self.image_size, 3)
-            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
-            spaces["extra_view_images"] = gym.spaces.Box(0, 255, (len(self.cameras) - 1, *frame), np.uint8)
-        self.single_observation_space = gym.spaces.Dict(spaces)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
 
     def _episode_seeds(self, ids: np.ndarray, ahead: int = 0) -> np.ndarray:
         """One seed of ManiSkill for each environment and episode of it."""

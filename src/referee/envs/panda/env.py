@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from referee.config.schema import PandaEnvConfig
@@ -204,21 +203,9 @@ class PandaVectorEnv(RefereeVectorEnv):
 
     def _make_spaces(self) -> None:
         actions = 4 if self.config.control_mode == "ee_delta" else 8
-        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,), np.float32)
-        spaces: dict[str, gym.Space[Any]] = {}
         self._has_state = self.obs_mode in ("state", "state+rgb")
         self._has_images = self.obs_mode in ("rgb", "state+rgb")
-        if self._has_state:
-            size = self.task.observe(World.of(self._sim, self._goal)).shape[1]
-            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        if self._has_images:
-            frame = (self.image_size, self.image_size, 3)
-            views = (len(self.cameras) - 1, *frame)
-            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
-            spaces["extra_view_images"] = gym.spaces.Box(0, 255, views, np.uint8)
-        self.single_observation_space = gym.spaces.Dict(spaces)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.make_spaces(actions, self.task.observe(World.of(self._sim, self._goal)).shape[1])
 
     def _seed(self, seed: int | Sequence[int | None], mask: np.ndarray) -> None:
         seeds = self.check_seeds(seed)
