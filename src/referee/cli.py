@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--rule", default="exact", help="exact, numeric, regex or math (default exact)")
     text.add_argument("--out", type=Path, help="write each line there with success and reward")
     text.set_defaults(verb=_score_text)
+
     robot = verbs.add_parser("robot", help="a real arm and its devices")
     robot_verbs = robot.add_subparsers(required=True, metavar="check")
     tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")

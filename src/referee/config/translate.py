@@ -16,7 +16,8 @@ from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
 from referee.config.maniskill import ManiSkillEnvConfig
-from referee.config.schema import BinaryClassifierConfig, PandaEnvConfig, RewardModelConfig
+from referee.config.reward_training import BinaryClassifierConfig
+from referee.config.schema import PandaEnvConfig, RewardModelConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
