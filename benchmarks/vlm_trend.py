@@ -2,7 +2,7 @@
 
 The whole pipeline, without any download: an expert that goes astray now and then is recorded, its episodes are cut into
 windows, a random model is fine-tuned (all weights), an adapter carries it over to a second task (LoRA), and windows of
-held-out episodes are judged. Stages whose results lie in the folder are not done again.
+fresh episodes are judged, which chose nothing. Stages whose results lie in the folder are not done again.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from referee.training.vlm.scores import TrendScores  # noqa: E402
 from referee.training.vlm.segments import Segment, read_segments  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402
 
-NUM_ENVS = 32
+NUM_ENVS, SEED, FRESH_SEED = 32, 7, 1_007
 SHOWN = {"as_video": True, "max_frames": 2}
 """The first and the last frame of each camera as a clip: the cheapest way to show a motion."""
 
@@ -69,24 +69,29 @@ class Wanderer:
         return actions
 
 
-def collect(folder: Path, task: str, episodes: int) -> None:
+def collect(folder: Path, task: str, episodes: int, seed: int) -> None:
     config = PandaEnvConfig(task=task, num_envs=NUM_ENVS, data_collection=DataCollectionConfig(enabled=True))
     env = make_env(config, folder, "wanderer")
-    print(
-        f"{task}: the wandering expert succeeds in", roll_out(env, Wanderer(env.unwrapped, 7), episodes, seed=7).rate()
-    )
+    found = roll_out(env, Wanderer(env.unwrapped, seed), episodes, seed=seed)
+    print(f"{task}: the wandering expert succeeds in", found.rate())
     env.close()
 
 
-def prepare(folder: Path, task: str, args: argparse.Namespace) -> Path:
+def prepare(folder: Path, task: str, args: argparse.Namespace, *, fresh: bool = False) -> Path:
     """The windows of a task, recorded and cut where they are not there yet."""
-    windows, raw = folder / f"windows_{task}", folder / f"episodes_{task}"
+    windows, raw = (folder / f"{part}{'_fresh' * fresh}_{task}" for part in ("windows", "episodes"))
     if not windows.exists():
         if not raw.exists():
-            collect(raw, task, args.episodes)
+            collect(raw, task, args.fresh if fresh else args.episodes, FRESH_SEED if fresh else SEED)
         options = WindowOptions(stride=2, delta_threshold=args.delta_threshold)
         print(build_windows(open_source(raw / "collected_data"), windows, options))
     return windows
+
+
+def fresh_segments(folder: Path, task: str, args: argparse.Namespace) -> list[Segment]:
+    """Windows of episodes that were recorded for this alone."""
+    place = prepare(folder, task, args, fresh=True)
+    return read_segments([place / "train", place / "eval"])
 
 
 def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Path, lora: bool) -> SftOptions:
@@ -111,7 +116,7 @@ def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Pat
 
 
 def row(name: str, segments: list[Segment], model: Path, lora: Path | None = None) -> str:
-    """A line of the table: trends of the held-out windows, as many positive as negative ones."""
+    """A line of the table: trends of the windows, as many positive as negative ones."""
     both = {label: [each for each in segments if each.label == label] for label in (POSITIVE, NEGATIVE)}
     fewest = min(map(len, both.values()))
     random = np.random.default_rng(0)
@@ -144,6 +149,7 @@ def main() -> int:
     parser.add_argument("--task", default="PickCube")
     parser.add_argument("--other", default="PushCube", help="what the adapter learns")
     parser.add_argument("--episodes", type=int, default=640)
+    parser.add_argument("--fresh", type=int, default=160, help="episodes that are judged")
     parser.add_argument("--delta-threshold", type=float, default=0.03)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lora-epochs", type=int, default=2)
@@ -163,7 +169,7 @@ def main() -> int:
         fine_tune(options_of(args, windows, base, folder / "full", lora=False), console)
     if not adapter.exists():
         fine_tune(options_of(args, other, best, folder / "lora", lora=True), console)
-    held, others = read_segments([windows / "eval"]), read_segments([other / "eval"])
+    held, others = (fresh_segments(folder, task, args) for task in (args.task, args.other))
     print("\n| model | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
     print(row(f"random, {args.task}", held, base))
     print(row(f"all weights, {args.task}", held, best))
