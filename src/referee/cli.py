@@ -245,9 +245,11 @@ def _config_list(arguments: argparse.Namespace) -> None:
 def _cluster_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.runners.places import check_places
     from referee.runtime.check import check
 
-    check(_load(arguments).config.cluster, Console())
+    config = _load(arguments).config
+    check(config.cluster, Console(), suits=lambda plan: check_places(plan, config))
 
 
 def _robot_check(arguments: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ RECIPES: Mapping[str, Recipe] = {
         reads=("runner", "env.train", "env.eval", "robot", "algorithm", "actor", "reward", "cluster"),
         needs=("env.train", "env.eval"),
     ),
-    "train_reward": Recipe(reads=("runner", "data", "actor")),
+    "train_reward": Recipe(reads=("runner", "data", "actor", "cluster")),
     "collect_labels": Recipe(
         reads=("runner", "env.eval", "robot", "data.cameras", "cluster"),
         needs=("env.eval",),
@@ -320,7 +320,12 @@ class RewardActorConfig:
         0, "augmented copies of each frame among cached features", low=0, only_if="model.freeze_encoder"
     )
     training_backend: str = key("simple", "one process, or several", choices=("simple", "ddp", "fsdp"))
-    num_processes: int = key(1, "of them", low=1, only_if="training_backend=ddp or training_backend=fsdp")
+    num_processes: int = key(
+        1,
+        "of them; with a placement, as many as are placed",
+        low=1,
+        only_if="training_backend=ddp or training_backend=fsdp",
+    )
     num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)
 
 

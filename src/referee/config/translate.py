@@ -157,7 +157,7 @@ ROWS: tuple[Row, ...] = (
     ignored("reward.data.image_key", "data.cameras names the views", "003"),
     ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
     *(
-        Row(old, None, "003", because="training runs here, in actor.num_processes processes", recipe=LEARNS)
+        Row(old, None, "003", because="cluster.component_placement.reward says who trains", recipe=LEARNS)
         for old in ("reward.group_name",)
     ),
     ignored("reward.gpu_id", "the device is found by itself", "003"),

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.errors import ActionError
+from referee.errors import ActionError, RefereeError
 
 Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
@@ -94,6 +94,53 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
                 "clip actions to the action space before step()"
             )
         return array
+
+    # --- what implementations share ---
+
+    def make_spaces(self, action_size: int, state_size: int) -> None:
+        """Declare the spaces, by `obs_mode`, `cameras`, `image_size` and `num_envs`."""
+        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+        spaces: dict[str, gym.Space[Any]] = {}
+        if self.obs_mode in ("state", "state+rgb"):
+            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (state_size,), np.float32)
+        if self.obs_mode in ("rgb", "state+rgb"):
+            frame = (self.image_size, self.image_size, 3)
+            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
+            spaces["extra_view_images"] = gym.spaces.Box(0, 255, (len(self.cameras) - 1, *frame), np.uint8)
+        self.single_observation_space = gym.spaces.Dict(spaces)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+
+    def mask_of(self, options: Mapping[str, Any] | None) -> np.ndarray:
+        """bool[n]: where a reset begins anew; everywhere, if its options do not say."""
+        if not options or "reset_mask" not in options:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(options["reset_mask"], bool)
+        if mask.shape != (self.num_envs,):
+            raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        return mask
+
+    def seeds_of(self, seed: int | Sequence[int | None]) -> list[int | None]:
+        """One seed per environment: `seed` + i, or the i-th of them."""
+        if isinstance(seed, (int, np.integer)):
+            if seed < 0:
+                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
+            return [int(seed) + i for i in range(self.num_envs)]
+        seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise RefereeError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        return seeds
+
+    def chosen_ids(self, env_ids: Sequence[int] | np.ndarray | None, finished: np.ndarray | None) -> np.ndarray:
+        """The environments asked for, int[k]; all if none are named. finished: bool[n], of which they must be some."""
+        default = np.arange(self.num_envs) if finished is None else np.flatnonzero(finished)
+        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_envs):
+            raise RefereeError(f"environment ids must lie in 0..{self.num_envs - 1}, got {ids.tolist()}")
+        if finished is not None and not finished[ids].all():
+            late = ids[~finished[ids]].tolist()
+            raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
+        return ids
 
 
 def join_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,12 +29,17 @@ class CameraError(RefereeError):
 class Frame:
     """One picture, and when it was taken."""
 
-    image: np.ndarray
-    """uint8[S,S,3]"""
+    picture: np.ndarray | Callable[[], np.ndarray]
+    """uint8[S,S,3], or what draws it when somebody looks."""
     time: float
     """In seconds of the loop's clock."""
     number: int
     """Counts up by the camera; the same number is the same picture."""
+
+    @cached_property
+    def image(self) -> np.ndarray:
+        """uint8[S,S,3]"""
+        return self.picture() if callable(self.picture) else self.picture
 
 
 class Camera(Protocol):

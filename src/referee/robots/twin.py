@@ -7,6 +7,7 @@ nobody asks, as an arm does; with a SimulatedClock, whenever somebody waits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -174,13 +175,17 @@ class Twin:
         self.sim.restore(here)
         return joints
 
-    def picture(self, camera: str) -> np.ndarray:
-        """uint8[H,W,3] of the present state; all cameras are drawn at once, when the first one is asked."""
-        assert self._drawer is not None
+    def picture(self, camera: str) -> Callable[[], np.ndarray]:
+        """What draws the present state uint8[H,W,3], whenever it is asked; all cameras are drawn at once."""
         self._advance()
-        key = self.sim.qpos[0].tobytes() + self.goal.tobytes()
+        qpos, goal = self.sim.qpos.copy(), self.goal.copy()
+        return lambda: self._draw(qpos, goal, camera)
+
+    def _draw(self, qpos: np.ndarray, goal: np.ndarray, camera: str) -> np.ndarray:
+        assert self._drawer is not None
+        key = qpos.tobytes() + goal.tobytes()
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = key, self._drawer.render(self.sim.qpos.copy(), self.goal)[0]
+            self._drawn = key, self._drawer.render(qpos, goal)[0]
         return self._drawn[1][self._drawer.cameras.index(camera)]
 
     def save_state(self) -> dict[str, np.ndarray]:

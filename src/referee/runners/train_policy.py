@@ -130,6 +130,13 @@ def _check_arm(config: Config, train: FrankaEnvConfig) -> None:
             f"runner.eval_episodes={config.runner.eval_episodes}, but there is one arm, and it learns: set it to 0 "
             "(env/success_once tells how its own episodes end)"
         )
+    refine = config.reward.refine
+    if config.reward.use_reward_model and refine.enabled and (refine.labeller == "truth" or refine.mine):
+        key = "labeller=truth" if refine.labeller == "truth" else f"mine={refine.mine}"
+        raise ConfigError(
+            f"reward.refine.{key} asks a simulation, and an arm is none: set reward.refine.labeller=terminal (or log) "
+            "and reward.refine.mine=0"
+        )
     shown = isinstance(config.algorithm, SACConfig) and config.algorithm.demos.path is not None
     if config.algorithm.bc_warmup.episodes and not shown:
         raise ConfigError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from referee.config.arm import FrankaEnvConfig
@@ -54,7 +53,7 @@ class FrankaVectorEnv(RefereeVectorEnv):
         self._seen: list[Seen | None] = [None] * n
         self._last: list[Seen | None] = [None] * n
         self._just_finished = np.zeros(n, bool)
-        self._make_spaces()
+        self.make_spaces(self.setup.rules.action_size, VECTOR)
 
     # --- Gymnasium ---
 
@@ -62,11 +61,7 @@ class FrankaVectorEnv(RefereeVectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """See `RefereeVectorEnv`; moves the arm to where an episode begins."""
-        mask = np.ones(self.num_envs, bool)
-        if options and "reset_mask" in options:
-            mask = np.asarray(options["reset_mask"], bool)
-            if mask.shape != (self.num_envs,):
-                raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        mask = self.mask_of(options)
         if seed is not None:
             self._seed(seed, mask)
         self._connect()
@@ -106,7 +101,9 @@ class FrankaVectorEnv(RefereeVectorEnv):
         cameras: Sequence[str] | None = None,
     ) -> Observation:
         """See `RefereeVectorEnv`. These are the frames that were taken with the observation: none is taken anew."""
-        ids = self._check_ids(env_ids, final)
+        if self._seen[0] is None:
+            raise RefereeError("render_cameras() was called before the first reset(): call reset() once")
+        ids = self.chosen_ids(env_ids, self._just_finished if final else None)
         chosen = self.cameras if cameras is None else tuple(cameras)
         strange = [name for name in chosen if name not in self.cameras]
         if strange:
@@ -166,32 +163,12 @@ class FrankaVectorEnv(RefereeVectorEnv):
 
     # --- inside ---
 
-    def _make_spaces(self) -> None:
-        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.setup.rules.action_size,), np.float32)
-        spaces: dict[str, gym.Space[Any]] = {}
-        if self.obs_mode in ("state", "state+rgb"):
-            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (VECTOR,), np.float32)
-        if self.obs_mode in ("rgb", "state+rgb"):
-            frame = (self.image_size, self.image_size, 3)
-            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
-            spaces["extra_view_images"] = gym.spaces.Box(0, 255, (len(self.cameras) - 1, *frame), np.uint8)
-        self.single_observation_space = gym.spaces.Dict(spaces)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
-
     def _connect(self) -> None:
         while len(self._stations) < self.num_envs:
             self._stations.append(make_station(self.config, self.setup))
 
     def _seed(self, seed: int | Sequence[int | None], mask: np.ndarray) -> None:
-        if isinstance(seed, (int, np.integer)):
-            if seed < 0:
-                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
-            seeds: list[int | None] = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_envs:
-                raise RefereeError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        seeds = self.seeds_of(seed)
         for i in np.flatnonzero(mask):
             value = seeds[i]
             if value is not None:
@@ -296,18 +273,6 @@ class FrankaVectorEnv(RefereeVectorEnv):
         if self.obs_mode in ("rgb", "state+rgb"):
             observation |= self.render_cameras()
         return observation
-
-    def _check_ids(self, env_ids: Sequence[int] | np.ndarray | None, final: bool) -> np.ndarray:
-        if self._seen[0] is None:
-            raise RefereeError("render_cameras() was called before the first reset(): call reset() once")
-        default = np.flatnonzero(self._just_finished) if final else np.arange(self.num_envs)
-        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
-        if ids.size and (ids.min() < 0 or ids.max() >= self.num_envs):
-            raise RefereeError(f"env_ids {ids.tolist()} must lie in 0..{self.num_envs - 1}")
-        if final and not self._just_finished[ids].all():
-            missing = ids[~self._just_finished[ids]].tolist()
-            raise RefereeError(f"environments {missing} did not finish an episode in the latest step")
-        return ids
 
 
 def _twin(station: Station) -> Twin:
