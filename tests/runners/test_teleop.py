@@ -98,11 +98,12 @@ def test_successes_in_a_row_end_an_episode(tmp_path: Path) -> None:
     arm.close()
 
 
+@pytest.mark.slow
 def test_the_arm_holds_while_a_verdict_is_missing(
     tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a twin in real time: the third verdict takes a second."""
-    looks = iter([0, 0, 0, 1, 0, 0])
+    """On a twin in real time: the third verdict takes three seconds."""
+    looks = iter([0, 0, 0, 3, 0, 0])
     real, held = LiveJudge.look, []
 
     def slow(self: LiveJudge, pictures: Any, cameras: Any) -> Look:
@@ -112,12 +113,12 @@ def test_the_arm_holds_while_a_verdict_is_missing(
     hold = FrankaVectorEnv.hold
     monkeypatch.setattr(workers.LiveJudge, "look", slow)
     monkeypatch.setattr(FrankaVectorEnv, "hold", lambda self, why: (held.append(why), hold(self, why))[1])
-    always = ["reward.reward_threshold=0.0", "reward.gate_k=1", "reward.gate_n=1", "reward.late_seconds=0.4",
+    always = ["reward.reward_threshold=0.0", "reward.gate_k=1", "reward.gate_n=1", "reward.late_seconds=1.2",
               "reward.standalone_realworld=false", "runner.max_steps=5"]  # fmt: skip
     go(tmp_path, refinable, *always, *TWIN, "robot.realtime=true", preset="realworld_teleop", base=[])
     out = capsys.readouterr().out
-    assert "no verdict within 0.4 s: the arm holds, and this is no success" in out
-    assert 3 <= len(held) <= 8 and set(held) == {"a verdict is missing"}
+    assert "no verdict within 1.2 s: the arm holds, and this is no success" in out
+    assert 3 <= len(held) <= 20 and set(held) == {"a verdict is missing"}
     lines = [line for line in out.splitlines() if line.startswith("Step")]
     assert ["success: True" in line for line in lines] == [True, True, False, True, True]
     assert lines[2].endswith("probability: none | late")
