@@ -25,11 +25,11 @@ from referee.envs.contract import RefereeVectorEnv  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.metrics import Rate  # noqa: E402
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut  # noqa: E402
+from referee.models.vlm.prompts import make_input_builder  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions, load  # noqa: E402
 from referee.models.vlm.tiny import tiny_init  # noqa: E402
 from referee.runners.environments import make_env  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
-from referee.training.options import EarlyStop  # noqa: E402
 from referee.training.vlm.fit import judge_segments  # noqa: E402
 from referee.training.vlm.options import LoraOptions, SftOptions  # noqa: E402
 from referee.training.vlm.scores import TrendScores  # noqa: E402
@@ -37,6 +37,8 @@ from referee.training.vlm.segments import Segment, read_segments  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402
 
 NUM_ENVS = 32
+SHOWN = {"as_video": True, "max_frames": 2}
+"""The first and the last frame of each camera as a clip: the cheapest way to show a motion."""
 
 
 class Wanderer:
@@ -93,6 +95,7 @@ def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Pat
         output=output,
         train=(windows / "train",),
         val=(windows / "eval",),
+        builder_params=SHOWN,
         lora=LoraOptions(rank=16) if lora else None,
         lr=args.lora_lr if lora else args.lr,
         weight_decay=0.05,
@@ -100,10 +103,9 @@ def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Pat
         global_batch_size=args.batch,
         micro_batch_size=args.batch,
         eval_batch_size=64,
-        max_val_windows=600,
-        random_shift=2,
+        max_val_windows=400,
+        random_shift=1,
         max_epochs=args.lora_epochs if lora else args.epochs,
-        early_stop=EarlyStop(patience=4),
         num_threads=args.threads,
     )
 
@@ -116,8 +118,9 @@ def row(name: str, segments: list[Segment], model: Path, lora: Path | None = Non
     even = [some[place] for some in both.values() for place in random.choice(len(some), fewest, replace=False)]
     rest = [each for each in segments if each.label not in both]
     some = even + [rest[place] for place in random.choice(len(rest), min(fewest, len(rest)), replace=False)]
-    judge = HistoryVLMRewardModel(load(QwenOptions(model_path=model, lora_path=lora)))
-    found = TrendScores.of([each.label for each in some], judge_segments(judge.model, some, judge.builder, size=64))
+    loaded = load(QwenOptions(model_path=model, lora_path=lora))
+    said = judge_segments(loaded, some, make_input_builder(params=SHOWN), size=64)
+    found = TrendScores.of([each.label for each in some], said)
     trend = Rate(found.up.successes + found.down.successes, found.up.trials + found.down.trials)
     recalls = " / ".join(f"{100 * rate.share:.1f}" for rate in found.confusion.recalls.values())
     return f"| {name} | {trend} | {found.confusion.accuracy} | {recalls} |"
@@ -128,7 +131,7 @@ def speeds(model: Path, segments: list[Segment]) -> None:
     loaded, windows = load(QwenOptions(model_path=model)), [each.window() for each in segments[:256]]
     print("\n| read-out | windows/s |\n|---|--:|")
     for readout in ("generate", "score", "generate", "score"):
-        judge = HistoryVLMRewardModel(loaded, how=ReadOut(readout=readout))
+        judge = HistoryVLMRewardModel(loaded, make_input_builder(params=SHOWN), how=ReadOut(readout=readout))
         judge.judge(windows[:64])
         start = time.perf_counter()
         judge.judge(windows)
@@ -142,9 +145,9 @@ def main() -> int:
     parser.add_argument("--other", default="PushCube", help="what the adapter learns")
     parser.add_argument("--episodes", type=int, default=640)
     parser.add_argument("--delta-threshold", type=float, default=0.03)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lora-epochs", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--lora-lr", type=float, default=2e-3)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)

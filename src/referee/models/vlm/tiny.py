@@ -40,11 +40,11 @@ MOTION = 4.0
 class TinyOptions:
     """The size of the model."""
 
-    hidden: int = 128
+    hidden: int = 64
     layers: int = 2
-    heads: int = 4
-    vision_hidden: int = 128
-    vision_depth: int = 2
+    heads: int = 2
+    vision_hidden: int = 64
+    vision_depth: int = 1
     patch: int = 16
     """Pixels of a patch; four patches are one token of language."""
     image_size: int = 64
@@ -117,8 +117,8 @@ def _initialise(net: Any, options: TinyOptions) -> None:
     """Fan-in scaled weights: with 0.02 everywhere, so small a network would hardly see its pictures.
 
     Attention begins wide: normalised queries and keys of unit weight would make every token look at one other, and the
-    answer at no picture. Half of the filters that see two frames of a clip at once begin as their difference: what moves is little of a
-    picture, and finding that out takes longer than the rest.
+    answer at no picture. Half of the filters that see two frames of a clip begin as their difference: what moves is
+    little of a picture, and finding that out takes longer than the rest.
     """
     torch.manual_seed(options.seed)
     for name, value in net.named_parameters():
