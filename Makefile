@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0
+SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0 libvulkan1 libusb-1.0-0 \
+	libhidapi-hidraw0
 # Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .PHONY: setup demo test unit check format bench clean
 
-setup: $(VENV)/.installed .stamps/system
+setup: $(VENV)/.installed .stamps/system .stamps/swiftshader
 
 demo: setup
 	$(BIN)/referee demo
@@ -48,6 +49,7 @@ bench: setup
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/gates.py
+	$(BIN)/python benchmarks/control_loop.py
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
@@ -61,6 +63,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
+
+# Software Vulkan, with which ManiSkill draws where there is no GPU: two files from Debian's Chromium, into ~/.cache.
+.stamps/swiftshader: $(VENV)/.installed .stamps/system
+	@mkdir -p .stamps
+	@if ! command -v apt-get >/dev/null; then echo "note: ManiSkill needs a Vulkan driver"; \
+	elif $(BIN)/python -c 'from referee.envs.maniskill import vulkan; vulkan.swiftshader() or vulkan.install()'; \
+	then touch $@; else echo "note: ManiSkill will not start; later:  referee doctor --install-swiftshader"; fi
 
 # System libraries for drawing: installed when that is allowed, otherwise the line to run is printed.
 .stamps/system: Makefile

@@ -66,7 +66,17 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--out", type=Path, help="write each line there with success and reward")
     text.set_defaults(verb=_score_text)
 
-    verbs.add_parser("doctor", help="check this machine").set_defaults(verb=_doctor)
+    robot = verbs.add_parser("robot", help="a real arm and its devices")
+    robot_verbs = robot.add_subparsers(required=True, metavar="check")
+    tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
+    _preset_arguments(tested)
+    tested.set_defaults(verb=_robot_check)
+
+    doctor = verbs.add_parser("doctor", help="check this machine")
+    doctor.add_argument(
+        "--install-swiftshader", action="store_true", help="get software Vulkan first, so that ManiSkill can draw"
+    )
+    doctor.set_defaults(verb=_doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
     envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
@@ -251,9 +261,11 @@ def _config_list(arguments: argparse.Namespace) -> None:
 def _cluster_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.runners.places import check_places
     from referee.runtime.check import check
 
-    check(_load(arguments).config.cluster, Console())
+    config = _load(arguments).config
+    check(config.cluster, Console(), suits=lambda plan: check_places(plan, config))
 
 
 def _vlm_tiny(arguments: argparse.Namespace) -> None:
@@ -269,12 +281,24 @@ def _score_text(arguments: argparse.Namespace) -> None:
     score_text(arguments.file, rule=arguments.rule, out=arguments.out)
 
 
+def _robot_check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.runners.robot_check import robot_check
+
+    return robot_check(_load(arguments).config, Console())
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from referee.doctor import findings
 
     console, failed = Console(), False
+    if arguments.install_swiftshader:
+        from referee.envs.maniskill import vulkan
+
+        console.print(f"SwiftShader is in {vulkan.install()}", highlight=False, soft_wrap=True)
     for finding in findings():
         mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
         console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from referee.config import Config
+from rich.console import Console
+
+from referee.config import Config, Loaded, load
 from referee.datasets.payload import RewardBinaryDataset, RewardDatasetPayload
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.collector import RewardDataCollector
 from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
-from referee.errors import RefereeError
+from referee.errors import ConfigError, RefereeError
 from referee.models.binary_classifier import BinaryRewardClassifier
 from referee.models.resnet_reward import ResNetRewardModel
 from referee.models.vlm.judge import HistoryVLMRewardModel, VLMRewardModel
 from referee.rewards.manager import RewardManager
 from referee.rewards.text import TextOptions
+from referee.runners.train_reward import train_placed
 from referee.workers.reward import RewardWorker as ModelRewardWorker
+from referee.workers.teleop import TeleopWorker
 from referee.workers.text import TextRewardWorker
 
 __all__ = [
     "BinaryRewardClassifier",
     "DataCollectorWrapper",
     "EmbodiedRewardWorker",
+    "FSDPRewardWorker",
     "HistoryVLMRewardModel",
     "ImageRewardWorker",
     "ResNetRewardModel",
@@ -32,6 +38,7 @@ __all__ = [
     "RewardDatasetPayload",
     "RewardManager",
     "RewardWorker",
+    "TeleopWorker",
     "VLMRewardModel",
 ]
 
@@ -49,6 +56,26 @@ class RewardWorker(ModelRewardWorker):
 
 
 EmbodiedRewardWorker = ImageRewardWorker = RewardWorker
+
+
+class FSDPRewardWorker:
+    """Trains a reward model as a preset says, where its cluster section says: `init_worker()`, then `fit()`."""
+
+    def __init__(self, preset: str = "reward_training", overrides: Sequence[str] = ()) -> None:
+        self._preset, self._overrides = preset, list(overrides)
+        self._loaded: Loaded | None = None
+
+    def init_worker(self) -> None:
+        """Read and check the configuration."""
+        self._loaded = load(self._preset, self._overrides)
+        if self._loaded.config.runner.recipe != "train_reward":
+            raise ConfigError(f"{self._preset} trains no reward model: use reward_training")
+
+    def fit(self) -> Path:
+        """Train, over all ranks of the placement; the artifact."""
+        if self._loaded is None:
+            raise RefereeError("FSDPRewardWorker.fit: call init_worker() first")
+        return train_placed(self._loaded, Console())
 
 
 class DataCollectorWrapper(Recorder):

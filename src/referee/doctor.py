@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from referee import cpu
+from referee.envs.maniskill import vulkan
 from referee.sim import gl
 from referee.sim.assets import cache_dir, visual_meshes
 
@@ -53,6 +54,7 @@ def findings() -> Iterator[Finding]:
         _meshes,
         _disk,
         _extras,
+        _vulkan,
     ]
     for check in checks:
         yield from check()
@@ -126,3 +128,20 @@ def _extras() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "ok", purpose)
         else:
             yield Finding(f"extra {extra}", "note", f"not installed ({purpose})", f"pip install 'referee[{extra}]'")
+
+
+def _vulkan() -> Iterator[Finding]:
+    """What ManiSkill draws with; without it, it does not start."""
+    if importlib.util.find_spec("sapien") is None:
+        return
+    import torch
+
+    if not vulkan.has_loader():
+        yield Finding("Vulkan", "note", "libvulkan is missing: ManiSkill does not start", vulkan.LOADER_LINE)
+        return
+    works, said = vulkan.probe(gpu=torch.cuda.is_available())
+    if not works:
+        yield Finding("Vulkan", "note", f"ManiSkill does not start: {said}", vulkan.INSTALL_LINE)
+        return
+    where = "" if vulkan.swiftshader() is None else f", SwiftShader in {vulkan.folder()}"
+    yield Finding("Vulkan", "ok", f"{said}{where}")

@@ -46,6 +46,13 @@ def save_gif(path: Path, frames: Sequence[np.ndarray], *, fps: float = 20.0) -> 
     atomic_save(pages[0], path, save_all=True, append_images=pages[1:], duration=duration, loop=0, optimize=False)
 
 
+def enlarged(frame: np.ndarray, pixels: int) -> np.ndarray:
+    """The frame with its shorter side `pixels` long."""
+    height, width = frame.shape[:2]
+    factor = pixels / min(height, width)
+    return np.asarray(Image.fromarray(frame).resize((round(width * factor), round(height * factor))))
+
+
 def banner(frame: np.ndarray, text: str, colour: tuple[int, int, int] = INK) -> np.ndarray:
     """The frame with a small label in its lower left corner."""
     image = Image.fromarray(frame)

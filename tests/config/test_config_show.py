@@ -43,7 +43,7 @@ def test_show_is_yaml_with_aligned_sources() -> None:
     text = show(loaded)
     shown, tree = yaml.safe_load(text), loaded.tree()
     # What the recipe does not read is left out, unless somebody has set it.
-    assert shown == {"runner": tree["runner"], "env": {"eval": tree["env"]["eval"]}}
+    assert shown == {"runner": tree["runner"], "env": {"eval": tree["env"]["eval"]}, "robot": tree["robot"]}
     assert yaml.safe_load(show(load("panda_expert", ["algorithm.gamma=0.5"])))["algorithm"] == {"gamma": 0.5}
     assert re.search(r"^    task: Reach +# command line$", text, re.MULTILINE)
     assert re.search(r"^  recipe: evaluate +# preset panda_expert$", text, re.MULTILINE)
@@ -98,14 +98,14 @@ def test_list_presets_is_a_table() -> None:
         (
             "panda_expert",
             ["env.train.task=Reach"],
-            "env.train.task (command line) has no effect: recipe evaluate reads only runner, env.eval; "
+            "env.train.task (command line) has no effect: recipe evaluate reads only runner, env.eval, robot; "
             "env.train acts with recipe train_policy; did you mean env.eval.task?",
         ),
         (
             "panda_expert",
             ["env.train={task: Reach, num_envs: 3}"],
             "env.train.task, env.train.num_envs (command line) have no effect: "
-            "recipe evaluate reads only runner, env.eval; env.train acts with recipe train_policy",
+            "recipe evaluate reads only runner, env.eval, robot; env.train acts with recipe train_policy",
         ),
     ],
 )

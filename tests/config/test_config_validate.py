@@ -123,8 +123,12 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.task=pickcube", "must be one of Reach, PushCube, PickCube, PegInsertion, got"),
         ("env.eval.task=pickcube", "did you mean PickCube?"),
         ("env.eval.image_size=65", "must be one of 64, 128, 224, got 65"),
-        ("env.eval.env_type=pando", "must be one of panda, got"),
-        ("runner.recipe=evaluat", "must be one of evaluate, demo, train_policy, train_reward, train_vlm, got"),
+        ("env.eval.env_type=pando", "must be one of panda, maniskill, franka, got"),
+        (
+            "runner.recipe=evaluat",
+            "must be one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, collect_data, "
+            "teleop, got",
+        ),
         ("runner.logger.experiment_name=12", "must be a string or null, got 12: quote it"),
         ("env.eval.cameras=front", "must be a list, as [front, side], got"),
         ("env.eval.cameras=[]", "must have at least 1 of front, side, wrist, got []"),
@@ -155,7 +159,8 @@ def test_an_integer_is_a_number() -> None:
 def test_missing_keys(error: Error) -> None:
     assert (
         error("panda_expert", "~runner.recipe")
-        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, train_vlm"
+        == "runner.recipe is missing: set it to one of evaluate, demo, train_policy, train_reward, train_vlm, "
+        "collect_labels, collect_data, teleop"
     )
     line = error("panda_expert", "env.eval=null")
     assert line.startswith("env.eval is missing (command line): recipe evaluate needs it; add a group")

@@ -8,7 +8,7 @@ import pytest
 
 from referee.config import load
 from referee.config.learning import ActorConfig
-from referee.config.schema import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
+from referee.config.reward_training import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.errors import ConfigError
 from referee.runners.train_reward import options_of
 

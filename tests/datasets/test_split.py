@@ -181,3 +181,17 @@ def test_samples_are_even_and_keep_the_last(count: int, wanted: int) -> None:
     if 1 < wanted <= count:
         exact = [Fraction(i * (count - 1), wanted - 1) for i in range(wanted)]
         assert all(abs(place - wish) <= Fraction(1, 2) for place, wish in zip(places, exact, strict=True))
+
+
+def test_few_episodes_are_cut_like_one_where_they_cannot_be_shared_out() -> None:
+    good, mixed = np.ones(20, np.int8), np.tile(np.array([0, 1], np.int8), 20)
+    pieces = [Piece("a", good, np.arange(20, dtype=np.uint64)), Piece("b", mixed, np.arange(20, 60, dtype=np.uint64))]
+    with pytest.raises(RefereeError, match="has no failure frame"):
+        split(pieces, val_split=0.25, seed=0)
+    found = split(pieces, val_split=0.25, seed=0, stretches=True)
+    val = [("ab".index(each.episode) * 20 + frame) for each in found.val for frame in range(each.start, each.stop)]
+    train = [("ab".index(each.episode) * 20 + frame) for each in found.train for frame in range(each.start, each.stop)]
+    assert len(val) == 15 and val == list(range(val[0], val[0] + 15))
+    assert len(train) == 60 - 15 - 2 * 5 and min(abs(a - b) for a in train for b in val) == 6
+    shared = [Piece(name, mixed, np.arange(i, i + 40, dtype=np.uint64)) for i, name in ((0, "a"), (100, "b"))]
+    assert [each.episode for each in split(shared, val_split=0.25, seed=0, stretches=True).val] in (["a"], ["b"])

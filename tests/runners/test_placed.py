@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +16,12 @@ import pytest
 import torch
 from tests.runners.test_background import BACKGROUND
 from tests.runners.test_off_policy import SMALL as OFF_POLICY
+from tests.runners.test_off_policy import shown
+from tests.runtime.processes import all_gone, descendants
 
 from referee.config import load
 from referee.errors import ConfigError
+from referee.refine.retrain import Compared
 from referee.rl.checkpoint import CheckpointError
 from referee.rl.replay import STEP
 from referee.rl.rollout import Pictures
@@ -32,8 +38,11 @@ SMALL = [
 HERE = "cluster.component_placement={env: 0-0, reward: 0-0}"
 TWO = "cluster.component_placement={env: 0-1, reward: 0-0}"
 RAY = "cluster.backend=ray"
+REFINED = ["reward.refine.enabled=true", "reward.refine.interval=1", "reward.refine.ask=12", "reward.refine.steps=2",
+           "reward.refine.budget=60"]  # fmt: skip
 GOAL = slice(-6, -3)
 """Where a state of Reach tells the goal, which stays the same in an episode."""
+__all__ = ["shown"]
 MODES = [(), ("reward.reward_mode=per_step",), ("reward.terminate_on=model", "reward.reward_mode=per_step")]
 
 
@@ -119,12 +128,17 @@ def test_pictures_of_two_rollouts_stay_in_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed(tmp_path: Path, refinable: Path) -> None:
+def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_are_swapped(
+    tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process and under Ray: the same refined models take over at the same rollouts, and pay the same."""
     pytest.importorskip("ray")
-    mode = ("reward.reward_mode=per_step",)
+    monkeypatch.setattr(Compared, "better", property(lambda self: True))  # so that swaps happen
+    mode = ("reward.reward_mode=per_step", *REFINED)
     with training(tmp_path / "a", refinable, *mode) as alone:
         alone.warm_start(QUIET)
         wanted = lived(alone, 4)
+        assert wanted[0][0]["reward/version"] == 0 and wanted[0][-1]["reward/version"] >= 2
     with training(tmp_path / "b", refinable, *mode, HERE, RAY) as placed:
         assert isinstance(placed, PlacedTraining) and placed._judges is not None
         placed.warm_start(QUIET)
@@ -157,12 +171,12 @@ def test_under_ray_a_killed_crew_goes_on_from_its_last_state(tmp_path: Path, ref
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refinable: Path) -> None:
-    """What is remembered was lived, in rows of its own; a killed crew is cut off; it saves and resumes."""
+def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refinable: Path, shown: Path) -> None:
+    """RLPD: what is remembered was lived, in rows of its own; a killed crew is cut off; it saves and resumes."""
     pytest.importorskip("ray")
-    lines = [*BACKGROUND, "reward.use_reward_model=true", f"reward.model.model_path={refinable}",
-             "reward.reward_mode=per_step", TWO, RAY]  # fmt: skip
-    config = load("panda_sac_mlp", [*OFF_POLICY, *lines]).config
+    lines = [*BACKGROUND, f"algorithm.demos.path={shown}", "reward.use_reward_model=true",
+             f"reward.model.model_path={refinable}", "reward.reward_mode=per_step", TWO, RAY]  # fmt: skip
+    config = load("panda_rlpd_mlp", [*OFF_POLICY, *lines]).config
     check(config)
     run = make_training(config, tmp_path)
     assert isinstance(run, PlacedBackground)
@@ -170,6 +184,7 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
         for _ in range(6):
             numbers = run.iterate()
         assert run.learner.learner.updates > 0 and numbers["async/env_wait"] < 0.9
+        assert run.learner.demos is not None and run.learner.demos.steps > 0
         pid = run._source._crews.call("pid").wait()[1]  # type: ignore[attr-defined]
         os.kill(pid, signal.SIGKILL)
         steps = run.steps
@@ -190,3 +205,30 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
         assert again.steps > run.steps
     finally:
         again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_ctrl_c_under_ray_leaves_no_process_and_a_run_to_resume(tmp_path: Path, refinable: Path) -> None:
+    pytest.importorskip("ray")
+    paid = [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={refinable}", "runner.film=false"]
+    given = [*paid, HERE, RAY, f"runner.logger.log_path={tmp_path / 'run'}", "runner.max_steps=10000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "referee.cli", "run", "panda_ppo_mlp", *given], text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    log, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 100
+    while not (log.exists() and len(log.read_text().splitlines()) > 3) and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    pids = descendants(process.pid)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of its processes
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors, errors
+    assert len(pids) > 5 and all_gone(pids)
+    (line,) = [line for line in out.splitlines() if "go on with" in line]
+    place = Path(line.split("runner.resume_dir=")[1].strip())
+    with training(tmp_path / "more", refinable) as again:  # and without Ray
+        assert again.resume(place) == int(place.name.removeprefix("step_")) > 0
+        again.iterate()

@@ -1,13 +1,12 @@
 """The training recipe: exact resume, Ctrl-C, early stop, bad input, and what it leaves behind."""
 
-import importlib.machinery
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 
 from referee.cli import main
 from referee.config import load
+from referee.runners.logbook import read_metrics
 from referee.runners.train_policy import train_policy
 
 TINY = [
@@ -172,32 +172,36 @@ def test_resuming_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_backend_that_is_not_installed(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_backend_that_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     wandb = ["runner.logger.logger_backends=[wandb]", "runner.logger.log_path=run"]
     assert "pip install wandb" in refuse(capsys, "run", "panda_ppo_mlp", *TINY, *wandb)
     assert list(here.iterdir()) == []
 
 
-def test_numbers_go_to_wandb_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the service's client: what would be sent, and that the run is finished."""
-    sent: list[tuple[dict[str, float], int]] = []
-    asked: dict[str, object] = {}
-    client = types.ModuleType("wandb")
-    client.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
-    run = types.SimpleNamespace(
-        log=lambda values, step: sent.append((values, step)), finish=lambda: asked.update(done=1)
-    )
+@pytest.mark.slow
+def test_numbers_go_to_wandb_where_asked(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    """The service's own client, which keeps everything in the run's folder until somebody sends it."""
+    import wandb
 
-    def init(**settings: object) -> types.SimpleNamespace:
-        asked.update(settings)
+    told, begin = {}, wandb.init
+
+    def watched(**settings: object) -> wandb.Run:
+        run = begin(**settings)
+        finish = run.finish
+        told.update(project=run.project, name=run.name)
+        monkeypatch.setattr(run, "finish", lambda: (told.update(run.summary), finish()))
         return run
 
-    client.init = init  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "wandb", client)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", watched)
     train("run", "runner.max_steps=160", "runner.logger.logger_backends=[wandb]", "runner.logger.project_name=mine")
-    assert asked["project"] == "mine" and asked["name"] == "panda_ppo_mlp" and asked["done"]
-    assert [step for _, step in sent] == [80, 160]
-    assert "rollout/rewards" in sent[0][0]
+    first, _ = read_metrics(here / "run")  # the client takes in the last row only while it finishes
+    assert (told["project"], told["name"], told["_step"]) == ("mine", "panda_ppo_mlp", first["step"])
+    assert told["rollout/rewards"] == pytest.approx(first["rollout/rewards"])
+    assert list((here / "run/wandb").glob("offline-run-*/*.wandb"))
 
 
 def test_a_log_that_cannot_be_written(capsys: pytest.CaptureFixture[str], here: Path) -> None:

@@ -19,7 +19,7 @@ from tests.runtime.processes import alive, all_gone, descendants
 from referee.runtime.engine import write_token
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -115,6 +115,11 @@ def test_groups_go_where_their_node_group_is(nodes: Nodes, refinable: Path, tmp_
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["steps"] == found["paid"] == 200 and found["episodes"] == 40
     assert found["places"] == ["127.0.0.3", "127.0.0.2"] and found["replaced"]
+    done = run("-m", "tests.runtime.two_nodes_teleop", nodes.address, str(nodes.token), str(refinable), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["places"] == ["127.0.0.3", "127.0.0.2"] and found["replaced"] and found["recorded"] == [5, 5, 2]
+    assert found["numbers"] == list(range(12)) and max(found["apart"]) < 1e-4
     victims = [below(nodes.other, "raylet"), below(nodes.head, "gcs_server")]
     done = run("-m", "tests.runtime.two_nodes", nodes.address, str(nodes.token), *victims)
     assert done.returncode == 0, done.stderr

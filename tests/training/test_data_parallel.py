@@ -22,9 +22,10 @@ from referee.training.source import ImageSource
 
 HERE = str(Path(__file__).parent)
 Tell = Callable[[Any], None]
+Stop = Callable[[], bool]
 
 
-def work(group: Group, tell: Tell, folder: str, values: dict[str, Any], resume: str | None = None) -> None:
+def work(group: Group, tell: Tell, stop: Stop, folder: str, values: dict[str, Any], resume: str | None = None) -> None:
     options = FitOptions.from_json(values)
     saved = None if resume is None else checkpoint.load(Path(resume))
     fit(
@@ -36,10 +37,11 @@ def work(group: Group, tell: Tell, folder: str, values: dict[str, Any], resume: 
         resume=saved,
         group=group,
         report=lambda report: tell(report.step),
+        stop=stop,
     )
 
 
-def fail(group: Group, tell: Tell, how: str) -> None:
+def fail(group: Group, tell: Tell, stop: Stop, how: str) -> None:
     if group.rank == 1:
         if how == "error":
             raise RefereeError("the second one cannot")
@@ -61,7 +63,7 @@ def test_two_processes_equal_one(tmp_path: Path, backend: str) -> None:
         lr=0.02, global_batch_size=16, micro_batch_size=4, max_epochs=3, save_interval=1, num_threads=1,
         sampling="natural", augment=AugmentOptions(random_shift=1), clip_grad=0.5,
     ).to_json()  # fmt: skip
-    work(Group(), lambda _: None, str(tmp_path / "one"), values)
+    work(Group(), lambda _: None, lambda: False, str(tmp_path / "one"), values)
     both = {**values, "training_backend": backend, "num_processes": 2}
     heard: list[int] = []
     launch(work, (str(tmp_path / "two"), both), backend=backend, processes=2, hear=heard.append)

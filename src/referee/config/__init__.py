@@ -1,8 +1,10 @@
 """Typed configuration: presets over groups, checked against a schema, each value with its source."""
 
+from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import (
     Config,
     EnvConfig,
@@ -18,10 +20,13 @@ __all__ = [
     "Config",
     "EnvConfig",
     "EnvSection",
+    "FrankaEnvConfig",
     "Loaded",
     "LoggerConfig",
+    "ManiSkillEnvConfig",
     "PandaEnvConfig",
     "RandomiseConfig",
+    "RobotConfig",
     "RunnerConfig",
     "list_presets",
     "load",

@@ -7,9 +7,10 @@ files over each other ourselves, because only then is it known of each value whi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,24 +54,29 @@ def compose(start: Start, lines: Sequence[str], root: type) -> Composed:
     given = overrides.parse(lines, places)
     layers = list(_layers(start, places, given.groups))
     values = [each for each in given.values if not each.is_delete()]
-    recipe = _laid(layers, replace(given, values=values), root, "").leaves.get(("runner", "recipe"))
-    return _laid(layers, given, root, str(recipe.value) if recipe else "")
+    first = _laid(layers, replace(given, values=values), root, partial(Translator)).leaves
+    recipe = first.get(("runner", "recipe"))
+    worlds = {path[1]: str(leaf.value) for path, leaf in first.items() if path[0::2] == ("env", "env_type")}
+    meaning = partial(Translator, recipe=str(recipe.value) if recipe else "", worlds=worlds)
+    return _laid(layers, given, root, meaning)
 
 
-def _laid(layers: Sequence[Layer], given: overrides.Overrides, root: type, recipe: str) -> Composed:
-    """All layers, with the older keys that mean something in that recipe translated."""
+def _laid(
+    layers: Sequence[Layer], given: overrides.Overrides, root: type, translator: Callable[[str], Translator]
+) -> Composed:
+    """All layers, with older keys translated; what some of them mean depends on the recipe and on the worlds."""
     translators: dict[str, Translator] = {}
     leaves: Leaves = {}
     notices: list[str] = []
     for layer in layers:
         source = str(layer.origin)
-        notices += _lay(layer, leaves, translators.setdefault(source, Translator(source, recipe=recipe)))
+        notices += _lay(layer, leaves, translators.setdefault(source, translator(source)))
     notices += [f"{line} (command line) {HYDRA_UNUSED}" for line in given.hydra]
-    on_top = translators["command line"] = Translator("command line", recipe=recipe)
+    on_top = translators["command line"] = translator("command line")
     overrides.apply(given.values, leaves, on_top, root)
-    for translator in translators.values():
-        notices += translator.summary()
-        for path, leaf in translator.implied.items():
+    for each in translators.values():
+        notices += each.summary()
+        for path, leaf in each.implied.items():
             if path not in leaves:
                 put(leaves, path, leaf)
     return Composed(leaves, notices)

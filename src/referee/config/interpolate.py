@@ -68,11 +68,19 @@ def _check_grammar(path: Path, leaf: Leaf) -> None:
 
 
 def _resolved(tree: DictConfig, path: Path, leaf: Leaf, root: type) -> Any:
+    _check_parts(tree, path, leaf)
     try:
         value = OmegaConf.select(tree, dotted(path), throw_on_missing=True, throw_on_resolution_failure=True)
         return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(f"{_where(path, leaf)} cannot be resolved: {_reason(error, root)}") from error
+
+
+def _check_parts(tree: DictConfig, path: Path, leaf: Leaf) -> None:
+    """Refuse a text with a reference to nothing in its midst, which would become a folder called None."""
+    for found in re.finditer(r"\$\{([\w.]+)\}", leaf.value if isinstance(leaf.value, str) else ""):
+        if found[0] != leaf.value and OmegaConf.select(tree, found[1], default="") is None:
+            raise ConfigError(f"{_where(path, leaf)} cannot be resolved: {found[1]} is null here; set it")
 
 
 def _reason(error: BaseException, root: type) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.cluster import ClusterConfig
+from referee.config.collection import DataCollectionConfig, LabellingConfig
 from referee.config.declare import REQUIRED, key
 from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
+from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.reward_training import ARCHITECTURES, RewardActorConfig
 from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMModelConfig
-
-ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,30 @@ class Recipe:
     needs: tuple[str, ...] = ()
 
 
+TELEOP_REWARD = tuple(
+    f"reward.{name}"
+    for name in ("group_name", "use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
+                 "reward_threshold", "success_reward", "fail_reward", "gate_k", "gate_n", "veto_unknown",
+                 "late_seconds", "model")
+)  # fmt: skip
 RECIPES: Mapping[str, Recipe] = {
-    "evaluate": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
+    "evaluate": Recipe(reads=("runner", "env.eval", "robot"), needs=("env.eval",)),
     "demo": Recipe(reads=("runner", "env.eval"), needs=("env.eval",)),
     "train_policy": Recipe(
-        reads=("runner", "env.train", "env.eval", "algorithm", "actor", "reward", "cluster"),
+        reads=("runner", "env.train", "env.eval", "robot", "algorithm", "actor", "reward", "cluster"),
         needs=("env.train", "env.eval"),
     ),
-    "train_reward": Recipe(reads=("runner", "data", "actor")),
+    "train_reward": Recipe(reads=("runner", "data", "actor", "cluster")),
     "train_vlm": Recipe(reads=("runner", "data", "actor")),
+    "collect_labels": Recipe(
+        reads=("runner", "env.eval", "robot", "data.cameras", "cluster"),
+        needs=("env.eval",),
+    ),
+    "collect_data": Recipe(reads=("runner", "env.eval", "robot", "cluster"), needs=("env.eval",)),
+    "teleop": Recipe(reads=("runner", "env.eval", "robot", "cluster", *TELEOP_REWARD), needs=("env.eval",)),
 }
+AT_THE_ARM = "recipe=collect_labels or recipe=collect_data or recipe=teleop"
+LABELS = "recipe=collect_labels"
 FITS = "recipe=train_reward or recipe=train_vlm"
 TRAINS = f"recipe=train_policy or {FITS}"
 PAYS = "use_reward_model"
@@ -46,7 +62,7 @@ RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward or runner
 class LoggerConfig:
     """Where a run writes."""
 
-    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<preset>")
+    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<experiment_name>")
     output_dir: str = key("logs", "where runs without a log_path go")
     experiment_name: str | None = key(None, "name shown in logs; null = the preset's name")
     project_name: str = key("referee", "project in W&B", only_if=RUN_TRAINS)
@@ -90,9 +106,9 @@ class RunnerConfig:
     seed: int = key(0, "seed of everything that is drawn", low=0)
     policy: str = key(
         "expert",
-        "who acts: the scripted expert or uniform noise",
-        choices=("expert", "random"),
-        only_if="recipe=evaluate",
+        "who acts: the scripted expert, uniform noise, or nobody but the person at the arm",
+        choices=("expert", "random", "person"),
+        only_if=f"recipe=evaluate or {AT_THE_ARM}",
     )
     expert_noise: float = key(0.0, "standard deviation added to the expert's actions", low=0, only_if="policy=expert")
     num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
@@ -101,13 +117,14 @@ class RunnerConfig:
     )
     film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
     max_steps: int = key(
-        1_000_000, "environment steps to train for", low=1, only_if="recipe=train_policy or recipe=demo"
-    )
+        1_000_000, "environment steps after which it ends", low=1,
+        only_if=f"recipe=train_policy or recipe=demo or {AT_THE_ARM}",
+    )  # fmt: skip
     max_minutes: float | None = key(
         None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
     )
     eval_interval: int = key(10, "iterations between evaluations", low=1, only_if="recipe=train_policy")
-    eval_episodes: int = key(256, "episodes of each evaluation", low=1, only_if="recipe=train_policy")
+    eval_episodes: int = key(256, "episodes of each evaluation; 0 = none", low=0, only_if="recipe=train_policy")
     target_success: float | None = key(
         None,
         "stop once an evaluation ends in so much success; null = never",
@@ -122,7 +139,10 @@ class RunnerConfig:
         low=1,
         only_if="recipe=train_policy",
     )
-    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start", only_if=TRAINS)
+    resume_dir: str | None = key(
+        None, "run or checkpoint to go on from; null = start",
+        only_if=f"{TRAINS} or recipe=collect_labels or recipe=collect_data",
+    )  # fmt: skip
     max_epochs: int | None = key(
         None,
         "passes over the frames; null = 5, or 10 where only a head learns",
@@ -147,6 +167,21 @@ class RunnerConfig:
     )
     task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
     background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
+    num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
+    num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
+                               only_if=LABELS)  # fmt: skip
+    val_split: float = key(0.2, "share of the frames, or episodes, for validation", low=0.01, high=0.9, only_if=LABELS)
+    fail_success_ratio: float = key(2.0, "failures kept per success in training; 0 = all", low=0, only_if=LABELS)
+    random_seed: int = key(42, "of the split and of which failures are kept", low=0, only_if=LABELS)
+    labelling: LabellingConfig = key(LabellingConfig, "how keys label", only_if=LABELS)
+    num_data_episodes: int = key(20, "episodes to record", low=1, only_if="recipe=collect_data")
+    pace: float | None = key(
+        None, "steps per second, for a simulation; null = as the environment steps", low=0.1, only_if=AT_THE_ARM
+    )
+    live_view: str | None = key(
+        None, "Rerun: a .rrd file to fill, `spawn` to open a viewer, or the address of one; null = none",
+        only_if="recipe=teleop",
+    )  # fmt: skip
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -163,42 +198,6 @@ class RandomiseConfig:
         "seed of the looks; null = the env's own seed",
         low=0,
         only_if="light or colours or camera or distractors",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataCollectionConfig:
-    """Recording of episodes while an environment is used."""
-
-    enabled: bool = key(False, "record every finished episode")
-    save_dir: str | None = key(None, "where to; null = collected_data in the run's directory", only_if="enabled")
-    export_format: str = key(
-        "native",
-        "native; pickle: a file per episode; pickle_frames: success/, failure/; npy: positive/, negative/; lerobot",
-        choices=("native", "pickle", "pickle_frames", "npy", "lerobot"),
-        only_if="enabled",
-    )
-    only_success: bool = key(False, "keep only episodes with a success", only_if="enabled")
-    target_success: int | None = key(
-        None, "stop keeping successful episodes at this number; null = never", low=0, only_if="enabled"
-    )
-    target_failure: int | None = key(
-        None, "stop keeping failed episodes at this number; null = never", low=0, only_if="enabled"
-    )
-    cameras: tuple[str, ...] | None = key(
-        None,
-        "the cameras to record; null = all of the env's, [] = none",
-        choices=("front", "side", "wrist"),
-        only_if="enabled",
-    )
-    positive_dir: str | None = key(
-        None, "folder of trajectories with a success; null = save_dir/positive", only_if="export_format=npy"
-    )
-    negative_dir: str | None = key(
-        None, "folder of trajectories without; null = save_dir/negative", only_if="export_format=npy"
-    )
-    queue_size: int | None = key(
-        None, "finished episodes that may wait for the disk; null = one per environment", low=1, only_if="enabled"
     )
 
 
@@ -232,9 +231,8 @@ class PandaEnvConfig:
     data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")
 
 
-# The worlds there are, in one line: PandaEnvConfig | ManiSkillEnvConfig | … Each class names itself by its
-# tag, env_type; the first is taken where env_type is not given.
-EnvConfig = PandaEnvConfig
+# The worlds there are. Each class names itself by its tag, env_type; the first is taken where env_type is not given.
+EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,91 +242,6 @@ class EnvSection:
     group_name: str = key("EnvGroup", "name of the env worker group")
     train: EnvConfig | None = key(None, "the env to train in; null = none")
     eval: EnvConfig | None = key(None, "the env to evaluate in; null = none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResNetModelConfig:
-    """`resnet`: a ResNet, its feature map averaged, and a small head."""
-
-    model_type: str = key("resnet", "which reward model", tag=True)
-    arch: str = key("resnet10", "the encoder", choices=ARCHITECTURES)
-    width: int = key(16, "channels of its first layer; pretrained ones have 64", low=1)
-    norm: str = key("batch", "how channels are normalised", choices=("batch", "group"))
-    hidden_dim: int | None = key(256, "of the head; null = one linear layer", low=1)
-    dropout: float = key(0.0, "in the head", low=0, high=0.99)
-    image_size: int | None = key(None, "pixels that the model takes; null = those of the data", low=8)
-    crop: tuple[str, ...] = key((), "cut out before scaling: camera:top,left,height,width in pixels")
-    normalize: bool = key(True, "by ImageNet's mean and deviation")
-    precision: str = key("fp32", "of the encoder", choices=("fp32", "bf16"))
-    pretrained: str | None = key(None, "weights of the encoder, a local file; null = none")
-    model_path: str | None = key(None, "artifact or checkpoint to go on learning from; null = start anew")
-    freeze_encoder: bool = key(False, "train the head alone, on features that are encoded once")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinaryClassifierConfig(ResNetModelConfig):
-    """`binary_classifier`: a ResNet10, usually frozen, and a learned weighting of its feature map."""
-
-    model_type: str = key("binary_classifier", "which reward model", tag=True)
-    freeze_encoder: bool = key(True, "train the head alone, on features that are encoded once")
-    num_spatial_blocks: int = key(8, "learned weightings of the feature map", low=1)
-    pooling: str = key("spatial", "weigh the whole feature map, or its average", choices=("spatial", "average"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardOptimConfig:
-    """The optimiser of a reward model."""
-
-    optimizer: str = key("adamw", "which", choices=("adamw", "adam"))
-    lr: float = key(3e-3, "learning rate", low=0)
-    weight_decay: float = key(1e-2, "pull towards 0", low=0)
-    schedule: str = key("cosine", "after the warm-up", choices=("cosine", "constant"))
-    warmup_ratio: float = key(0.1, "share of the steps in which the learning rate rises", low=0, high=0.99)
-    clip_grad: float = key(1.0, "largest norm of the gradient; 0 = no limit", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
-    """How far training images are changed; validation and use see images as they are."""
-
-    random_shift: int = key(3, "largest shift in pixels; 0 = none", low=0)
-    brightness: float = key(0.1, "largest change of a factor; 0 = none", low=0, high=1)
-    contrast: float = key(0.1, "the same for contrast", low=0, high=1)
-    saturation: float = key(0.0, "the same for saturation", low=0, high=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardActorConfig:
-    """Who learns a reward model, and how."""
-
-    model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
-    optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
-    augment: AugmentConfig = key(AugmentConfig, "changes to training images")
-    global_batch_size: int = key(64, "frames per step", low=1)
-    micro_batch_size: int | None = key(None, "frames per forward pass; null = all of a process's share", low=1)
-    sampling: str = key(
-        "balanced", "as many successes as failures in a batch, or every frame once", choices=("balanced", "natural")
-    )
-    positive_weight: float | None = key(
-        None, "weight of a success; null = 1, 0 = failures / successes", low=0, only_if="sampling=natural"
-    )
-    best_metric: str = key(
-        "val_loss",
-        "what the best model is best at",
-        choices=("val_auroc", "val_loss", "val_accuracy", "train_accuracy"),
-    )
-    encoder_warmup_steps: int | None = key(
-        None,
-        "steps before a frozen encoder is frozen; null = 100 without pretrained weights",
-        low=0,
-        only_if="model.freeze_encoder",
-    )
-    feature_copies: int = key(
-        0, "augmented copies of each frame among cached features", low=0, only_if="model.freeze_encoder"
-    )
-    training_backend: str = key("simple", "one process, or several", choices=("simple", "ddp", "fsdp"))
-    num_processes: int = key(1, "of them", low=1, only_if="training_backend=ddp or training_backend=fsdp")
-    num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,6 +309,14 @@ class RewardConfig:
 
     group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
+    use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
+    standalone_realworld: bool = key(
+        False, "the verdict ends episodes, and the environment's own success does not", only_if="runner.recipe=teleop"
+    )
+    late_seconds: float = key(
+        0.5, "a verdict that takes longer is no success, and the arm holds until it is there", low=0.01,
+        only_if="runner.recipe=teleop",
+    )  # fmt: skip
     reward_mode: str = key(
         "terminal",
         "judge the last state of an episode, each state, or windows of the last ones",
@@ -477,6 +398,10 @@ class Config:
 
     runner: RunnerConfig = key(REQUIRED, "what to run")
     env: EnvSection = key(EnvSection, "where to run it")
+    robot: RobotConfig = key(
+        RobotConfig, "the arm that env.train and env.eval share (their own robot.* beats it)",
+        only_if="env.train.env_type=franka or env.eval.env_type=franka",
+    )  # fmt: skip
     algorithm: AlgorithmConfig = key(PPOConfig, "how the policy learns")
     reward: RewardConfig = key(RewardConfig, "a learned reward")
     data: DataConfig | VLMDataConfig = key(

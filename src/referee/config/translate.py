@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from referee.config.arm import TARGET_EE_POSE
+from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
 from referee.config.leaves import Leaf, Path, dotted
-from referee.config.schema import BinaryClassifierConfig, DataCollectionConfig, PandaEnvConfig, RewardModelConfig
+from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.reward_training import BinaryClassifierConfig
+from referee.config.schema import PandaEnvConfig, RewardModelConfig
 from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
@@ -34,6 +38,7 @@ class Row:
     implies: tuple[tuple[str, Any], ...] = ()  # keys and the values that they take, unless somebody sets them
     drops: tuple[Any, ...] = ()  # values that say nothing
     recipe: str | None = None  # the only recipe in which the key means this
+    world: str | None = None  # the only env_type for which it does
     convert: Callable[[Any], Any] | None = None  # what becomes of the value
 
     def matches(self, path: Path) -> tuple[str, ...] | None:
@@ -49,14 +54,15 @@ def moved(
     values: Values | None = None,
     implies: tuple[tuple[str, Any], ...] = (),
     recipe: str | None = None,
+    world: str | None = None,
 ) -> Row:
     """A key that has another name now, and perhaps meant another key's value too."""
-    return Row(old, new, document, values, implies=implies, recipe=recipe)
+    return Row(old, new, document, values, implies=implies, recipe=recipe, world=world)
 
 
-def valued(key: str, values: Values, document: str) -> Row:
+def valued(key: str, values: Values, document: str, world: str | None = None) -> Row:
     """Values (or entries of a list) that have other names now."""
-    return Row(key, key, document, values)
+    return Row(key, key, document, values, world=world)
 
 
 def ignored(old: str, because: str, document: str, accepts: tuple[Any, ...] | None = None) -> Row:
@@ -82,7 +88,14 @@ def _side(value: Any) -> Any:
     return value
 
 
-SAME_NAME = [name for name, spec in specs(PandaEnvConfig).items() if not spec.key.tag and not spec.classes]
+SAME_NAME = dict.fromkeys(
+    name
+    for world in (PandaEnvConfig, ManiSkillEnvConfig)
+    for name, spec in specs(world).items()
+    if not spec.key.tag and not spec.classes
+)
+SAVE_DIR = "env.*.data_collection.save_dir"
+PANDA, MANISKILL = "panda", "maniskill"
 COLLECTION = list(specs(DataCollectionConfig))
 AS_NPY = (("env.train.data_collection.export_format", "npy"),)
 AS_FRAMES = (("env.train.data_collection.export_format", "pickle_frames"),)
@@ -96,22 +109,30 @@ OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.ch
 
 ROWS: tuple[Row, ...] = (
     *(moved(f"env.*.init_params.{name}", f"env.*.{name}", "002") for name in SAME_NAME),
-    moved("env.*.init_params.id", "env.*.task", "002", OLD_TASKS | {"PegInsertionSide-v1": "PegInsertion"}),
+    moved(
+        "env.*.init_params.id", "env.*.task", "002", OLD_TASKS | {"PegInsertionSide-v1": "PegInsertion"}, world=PANDA
+    ),
+    moved("env.*.init_params.id", "env.*.task", "002", world=MANISKILL),
+    valued("env.*.sim_backend", {"physx_cpu": "cpu", "physx_cuda": "gpu", "cuda": "gpu"}, "002", MANISKILL),
     ignored("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
-    valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002"),
-    valued("env.*.cameras", {"base_camera": "front"}, "000"),
+    valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002", PANDA),
+    valued("env.*.cameras", {"base_camera": "front"}, "000", PANDA),
+    moved("env.*.override_cfg.*", "env.*.*", "001"),
+    valued("env.*.target_ee_pose", {TARGET_EE_POSE: None}, "004"),
     *(moved(f"env.data_collection.{name}", f"env.train.data_collection.{name}", "004") for name in COLLECTION),
+    Row(SAVE_DIR, SAVE_DIR, "004", drops=("${runner.logger.log_path}/collected_data",)),  # where they go anyway
     moved("reward.collect_data", "env.train.data_collection.enabled", "000", implies=AS_NPY + IN_REWARD_DATA),
     *(
         moved(f"reward.data_collection.{old}", f"env.train.data_collection.{new}", "000", values, AS_NPY)
         for old, new, values in (
             ("positive_dir", "positive_dir", None),
             ("negative_dir", "negative_dir", None),
-            ("image_keys", "cameras", {"base_camera": "front"}),
+            ("image_keys", "cameras", None),
             ("max_positive_trajectories", "target_success", None),
             ("max_negative_trajectories", "target_failure", None),
         )
     ),
+    valued("env.*.data_collection.cameras", {"base_camera": "front"}, "000", PANDA),
     *(
         moved(f"reward_data_collection.{name}", f"env.train.data_collection.{name}", "002", implies=AS_FRAMES)
         for name in COLLECTION
@@ -153,7 +174,7 @@ ROWS: tuple[Row, ...] = (
     ignored("reward.data.image_key", "data.cameras names the views", "003"),
     ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
     *(
-        Row(old, None, "003", because="training runs here, in actor.num_processes processes", recipe=LEARNS)
+        Row(old, None, "003", because="cluster.component_placement.reward says who trains", recipe=LEARNS)
         for old in ("reward.group_name",)
     ),
     ignored("reward.gpu_id", "the device is found by itself", "003"),
@@ -174,6 +195,12 @@ ROWS: tuple[Row, ...] = (
             ("use_pretrain", "pooling", {True: "spatial", False: "average"}),
         )
     ),
+    *(moved(f"reward.{place}.reward_type", "reward.reward_type", "000") for place in ("reward_model", "resnet")),
+    *(
+        ignored(f"reward.{place}.pretrained_encoder_path", "the model's weights hold those of its encoder", "000")
+        for place in ("reward_model", "resnet")
+    ),
+    refused("reward.lr_sched.*", "set actor.optim.schedule and actor.optim.warmup_ratio instead", "003"),
     moved("reward.model.checkpoint_path", "reward.model.model_path", "001"),
     moved("reward.model.image_keys", "reward.model.cameras", "003"),
     moved("reward.checkpoint_path", "reward.model.model_path", "001"),
@@ -195,6 +222,7 @@ class Translator:
     source: str
     rows: Sequence[Row] = ROWS
     recipe: str = ""  # rows for another one do not count
+    worlds: Mapping[str, str] = field(default_factory=dict)  # env_type of env.train and env.eval
     done: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     implied: dict[Path, Leaf] = field(default_factory=dict)
@@ -206,7 +234,7 @@ class Translator:
         if isinstance(leaf.value, str):  # what it refers to may have moved, too
             leaf = replace(leaf, value=REFERENCE.sub(lambda found: f"${{{self._moved(found[1])}}}", leaf.value))
         for row in self.rows:
-            stars = row.matches(path) if self._counts(row) else None
+            stars = row.matches(path) if self._counts(row, path) else None
             if stars is None:
                 continue
             if leaf.value in row.drops:
@@ -232,13 +260,14 @@ class Translator:
     def target(self, path: Path) -> Path:
         """The canonical path alone, for a key that is to be deleted."""
         for row in self.rows:
-            stars = row.matches(path) if self._counts(row) else None
+            stars = row.matches(path) if self._counts(row, path) else None
             if stars is not None and row.new is not None:
                 path = _filled(row.new, stars)
         return path
 
-    def _counts(self, row: Row) -> bool:
-        return row.recipe in (None, self.recipe)
+    def _counts(self, row: Row, path: Path) -> bool:
+        world = self.worlds.get(path[1], PANDA) if path[0] == "env" and len(path) > 1 else None
+        return row.recipe in (None, self.recipe) and row.world in (None, world)
 
     def _moved(self, key: str) -> str:
         return dotted(self.target(tuple(key.split("."))))

@@ -37,6 +37,8 @@ class FrameOptions:
     """Names of the views, the main one first."""
     gap: int = GAP
     """Frames left out around the validation stretch where there is only one episode."""
+    stretches: bool = False
+    """Cut few episodes into stretches where they cannot be shared out whole; see `split`."""
 
     def __post_init__(self) -> None:
         if self.fail_success_ratio < 0 or self.num_samples_per_episode < 0 or self.gap < 0:
@@ -113,7 +115,8 @@ def build_frames(
         suspicions = sanity.warnings(summaries)
         for line in suspicions:
             _log.warning("%s", line)
-        sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap)
+        sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap,
+                      stretches=options.stretches)  # fmt: skip
         sides = replace(sides, train=_with_fewer_failures(sides.train, options.fail_success_ratio, options.seed))
         metadata = _metadata(name, options, counts, sides)
         train, val = _write(episodes(), folder, sides, options.cameras, metadata)

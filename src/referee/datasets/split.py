@@ -51,11 +51,13 @@ def split(
     seed: int,
     gap: int = GAP,
     words: tuple[str, str] = ("success frame", "failure frame"),
+    stretches: bool = False,
 ) -> Split:
     """A split that depends on the ids and the seed only; both sides hold success and failure, or it is refused.
 
     Episodes with success, without, and with success only are shared out alike. A single episode is cut: its validation
     side is the stretch whose share of success is most like the whole, with `gap` frames left out around it.
+    stretches: several episodes are cut like one where they cannot be shared out with both kinds on both sides.
     """
     found = sorted(episodes, key=lambda piece: piece.episode)
     if not 0 < val_split < 1:
@@ -66,13 +68,15 @@ def split(
     found = [piece for piece in found if (piece.labels >= 0).any()]
     _refuse_one_sided("the data", found, words)
     if len(found) == 1:
-        result = _cut(found[0], val_split, seed, gap)
+        result = _cut(found, val_split, seed, gap)
     else:
         val = _choose(found, val_split, seed)
         result = Split(
             tuple(piece for piece in found if piece.episode not in val),
             tuple(piece for piece in found if piece.episode in val),
         )
+        if stretches and not (_two_sided(result.train) and _two_sided(result.val)):
+            result = _cut(found, val_split, seed, gap)
     for name, side in (("training", result.train), ("validation", result.val)):
         _refuse_one_sided(f"the {name} side of {len(found)} episode{'s' * (len(found) > 1)}", side, words)
     assert_no_leak(result.train, result.val)
@@ -132,6 +136,10 @@ def _kind(piece: Piece) -> tuple[bool, bool]:
     return bool((piece.labels == 1).any()), bool((piece.labels == 0).any())
 
 
+def _two_sided(pieces: Sequence[Piece]) -> bool:
+    return all(any(_kind(piece)[index] for piece in pieces) for index in (0, 1))
+
+
 def _refuse_one_sided(name: str, pieces: Sequence[Piece], words: tuple[str, str]) -> None:
     kinds = [_kind(piece) for piece in pieces]
     for index, word in enumerate(words):
@@ -171,11 +179,12 @@ def _choose(found: Sequence[Piece], val_split: float, seed: int) -> set[str]:
     return set(val)
 
 
-def _cut(piece: Piece, val_split: float, seed: int, gap: int) -> Split:
-    """One episode in two: a stretch for validation, the rest but the gaps for training."""
-    count = len(piece.labels)
+def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int) -> Split:
+    """Whole episodes in two: one stretch over all of them for validation, the rest but the gaps for training."""
+    labels = np.concatenate([piece.labels for piece in pieces])
+    name, count = pieces[0].episode, len(labels)
     length = max(1, round(val_split * count))
-    success, known = piece.labels == 1, piece.labels >= 0
+    success, known = labels == 1, labels >= 0
     share = success.sum() / known.sum()
     best: tuple[float, int, int] | None = None
     for start in range(count - length + 1):
@@ -185,13 +194,28 @@ def _cut(piece: Piece, val_split: float, seed: int, gap: int) -> Split:
         outside_wins = success[before].sum() + success[after].sum()
         outside = known[before].sum() + known[after].sum()
         if 0 < wins < all and 0 < outside_wins < outside:
-            rank = (abs(float(wins / all - share)), order_key(seed, f"{piece.episode}:{start}"), start)
+            rank = (abs(float(wins / all - share)), order_key(seed, f"{name}:{start}"), start)
             best = rank if best is None or rank < best else best
     if best is None:
+        only = f"episode {name} is the only one, and" if len(pieces) == 1 else f"of {len(pieces)} episodes"
+        its = "its " if len(pieces) == 1 else ""
         raise RefereeError(
-            f"episode {piece.episode} is the only one, and no stretch of {length} of its {count} frames leaves success "
-            f"and failure on both sides (gap {gap}): record or label more, or change val_split"
+            f"{only} no stretch of {length} of {its}{count} frames leaves success and failure on both sides "
+            f"(gap {gap}): record or label more, or change val_split"
         )
     start, stop = best[2], best[2] + length
-    parts = (piece.part(0, max(0, start - gap)), piece.part(min(count, stop + gap), count))
-    return Split(tuple(part for part in parts if len(part.labels)), (piece.part(start, stop),))
+    return Split(
+        (*_within(pieces, 0, max(0, start - gap)), *_within(pieces, min(count, stop + gap), count)),
+        _within(pieces, start, stop),
+    )
+
+
+def _within(pieces: Sequence[Piece], start: int, stop: int) -> tuple[Piece, ...]:
+    """What lies in [start, stop) of the frames of all episodes, in their order."""
+    found, offset = [], 0
+    for piece in pieces:
+        first, last = max(0, start - offset), min(len(piece.labels), stop - offset)
+        if first < last:
+            found.append(piece.part(first, last))
+        offset += len(piece.labels)
+    return tuple(found)

@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.errors import ActionError
+from referee.errors import ActionError, RefereeError
+from referee.pictures import enlarged
 
 Observation = dict[str, np.ndarray]
 """`states` f32[n,d] and/or `main_images` uint8[n,H,W,3] and `extra_view_images` uint8[n,V,H,W,3], by `obs_mode`."""
@@ -44,6 +45,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
     tell_progress: bool = False
     """Set it to get `info["progress"]` f32[n] too, where the world knows how far a state is, in 0..1."""
+    step_signals: tuple[str, ...] = ()
+    """What may be told about steps besides: `intervened`, where `info["_intervene_action"]` says so, and `held`."""
     task_description: str
     """What is to be done, in words (vision-language models read it)."""
 
@@ -61,6 +64,13 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
         environment's is an error. Returns `main_images` uint8[n,H,W,3] (the first camera) and
         `extra_view_images` uint8[n,V,H,W,3] (the others), of the env's own cameras or of some of them.
         """
+
+    def render_film(
+        self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False, pixels: int = 360
+    ) -> np.ndarray:
+        """Pictures for people, uint8[n,H,W,3]: those of the first camera, enlarged, unless a world has better ones."""
+        images = self.render_cameras(env_ids, final=final, cameras=self.cameras[:1])["main_images"]
+        return np.stack([enlarged(image, pixels) for image in images])
 
     @abstractmethod
     def save_state(self) -> dict[str, np.ndarray]:
@@ -92,6 +102,59 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
                 "clip actions to the action space before step()"
             )
         return array
+
+    # --- what implementations share ---
+
+    def make_spaces(self, action_size: int, state_size: int) -> None:
+        """Declare the spaces, by `obs_mode`, `cameras`, `image_size` and `num_envs`."""
+        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+        spaces: dict[str, gym.Space[Any]] = {}
+        if self.obs_mode in ("state", "state+rgb"):
+            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (state_size,), np.float32)
+        if self.obs_mode in ("rgb", "state+rgb"):
+            frame = (self.image_size, self.image_size, 3)
+            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
+            spaces["extra_view_images"] = gym.spaces.Box(0, 255, (len(self.cameras) - 1, *frame), np.uint8)
+        self.single_observation_space = gym.spaces.Dict(spaces)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+
+    def check_mask(self, options: Mapping[str, Any] | None) -> np.ndarray:
+        """bool[n]: the environments that a reset with these options begins anew."""
+        if not options or "reset_mask" not in options:
+            return np.ones(self.num_envs, bool)
+        mask = np.asarray(options["reset_mask"], bool)
+        if mask.shape != (self.num_envs,):
+            raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        return mask
+
+    def check_seeds(self, seed: int | Sequence[int | None]) -> list[int | None]:
+        """A seed for each environment: an integer gives environment i the seed + i."""
+        if isinstance(seed, (int, np.integer)):
+            if seed < 0:
+                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise RefereeError(f"{len(seed)} seeds were given for {self.num_envs} environments")
+        return list(seed)
+
+    def check_ids(self, env_ids: Sequence[int] | np.ndarray | None, finished: np.ndarray | None = None) -> np.ndarray:
+        """i64[k]: the environments to draw; with `finished` bool[n], the last states of those alone."""
+        default = np.arange(self.num_envs) if finished is None else np.flatnonzero(finished)
+        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
+        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_envs):
+            raise RefereeError(f"environment ids must lie in 0..{self.num_envs - 1}, got {ids.tolist()}")
+        if finished is not None and not finished[ids].all():
+            late = ids[~finished[ids]].tolist()
+            raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
+        return ids
+
+    def check_cameras(self, cameras: Sequence[str] | None) -> list[str]:
+        """The cameras to draw with: the env's own, or some of them."""
+        strange = [name for name in cameras or () if name not in self.cameras]
+        if strange:
+            raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
+        return list(self.cameras if cameras is None else cameras)
 
 
 def join_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -21,9 +21,13 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: i
         return lambda: random.uniform(-1.0, 1.0, shape).astype(np.float32)
     if name != "expert":
         raise RefereeError(f"unknown policy {name!r}: choose expert or random")
+    from referee.envs.franka.env import FrankaVectorEnv
+    from referee.envs.franka.expert import TwinExpert
     from referee.envs.panda.env import PandaVectorEnv
     from referee.envs.panda.experts import Expert
 
+    if isinstance(env.unwrapped, FrankaVectorEnv):
+        return TwinExpert(env.unwrapped, noise=noise, seed=seed)
     if not isinstance(env, PandaVectorEnv):
         raise RefereeError("only the Panda tasks have a scripted expert: choose --policy random, or a panda env")
     return Expert(env, noise=noise, seed=seed)

@@ -10,7 +10,8 @@ import numpy as np
 from referee.envs.contract import Observation, RefereeVectorEnv
 
 ALIKE = ("num_envs", "single_observation_space", "single_action_space", "observation_space", "action_space", "obs_mode",
-         "cameras", "image_size", "max_episode_steps", "proprio_size", "task_description")  # fmt: skip
+         "cameras", "image_size", "max_episode_steps", "proprio_size", "task_description",
+         "metadata", "step_signals")  # fmt: skip
 
 
 class EnvWrapper(RefereeVectorEnv):

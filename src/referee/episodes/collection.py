@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from referee.config.schema import DataCollectionConfig
+from referee.config.collection import DataCollectionConfig
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.recorder import Recorder, Wanted

@@ -16,6 +16,12 @@ IMAGES = ("main_images", "extra_view_images")
 PROGRESS = "progress"
 """The signal that holds how far a state is, in 0..1, where a recorder knew it."""
 GRASP = "grasp"
+TASK_SUCCESS = "task_success"
+"""What a twin knows of its task, where success is said by somebody else: a pose, a person."""
+INTERVENED = "intervened"
+"""Whether a person's action led to a state; an episode's actions are those that were really taken."""
+HELD = "held"
+"""Whether the arm had to hold on the way to a state, or something about it is not known."""
 
 
 class EpisodeError(RefereeError):

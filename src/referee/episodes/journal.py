@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ class Journal:
     """One episode, written down while it runs.
 
     Use it like an `EpisodeBuilder`; `finish` turns it into an episode of the store, `discard` forgets it. What a killed
-    process leaves is brought back by `recover`.
+    process leaves is brought back by `recover`. Another thread may call `flush` while the episode grows.
     """
 
     def __init__(self, store: EpisodeStore, meta: Meta, *, max_seconds: float = 1.0, max_states: int = 100) -> None:
@@ -40,40 +41,59 @@ class Journal:
         self._written: dict[str, int] = {}
         self._chunks = 0
         self._flushed = time.monotonic()
+        self._growing, self._writing = threading.Lock(), threading.Lock()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._builder)
 
     def start(self, observation: Mapping[str, Any], **about: Any) -> None:
         """See `EpisodeBuilder.start`."""
-        self._builder.start(observation, **about)
+        with self._growing:
+            self._builder.start(observation, **about)
         self._flush_if_due()
 
     def step(self, action: Any, observation: Mapping[str, Any], **about: Any) -> None:
         """See `EpisodeBuilder.step`."""
-        self._builder.step(action, observation, **about)
+        with self._growing:
+            self._builder.step(action, observation, **about)
         self._flush_if_due()
 
     def flush(self) -> None:
         """Write what is new, and wait until it is on disk."""
-        new = {name: np.stack(rows[self._written.get(name, 0) :]) for name, rows in self._builder.rows.items()
-               if len(rows) > self._written.get(name, 0)}  # fmt: skip
-        if new:
-            with files.replacing(self._folder / f"{self._chunks:06d}{native.SUFFIX}") as path, path.open("wb") as file:
-                native.write_arrays(file, new, {"format": FORMAT, "meta": json.dumps(self.meta.to_json())})
-            self._written = {name: len(rows) for name, rows in self._builder.rows.items()}
-            self._chunks += 1
-        self._flushed = time.monotonic()
+        with self._writing:
+            if self._closed:
+                return
+            with self._growing:  # not while a step is half there
+                rows = {name: list(rows[self._written.get(name, 0) :]) for name, rows in self._builder.rows.items()}
+            new = {name: np.stack(some) for name, some in rows.items() if some}
+            if new:
+                path = self._folder / f"{self._chunks:06d}{native.SUFFIX}"
+                with files.replacing(path) as temporary, temporary.open("wb") as file:
+                    native.write_arrays(file, new, {"format": FORMAT, "meta": json.dumps(self.meta.to_json())})
+                self._written = {name: self._written.get(name, 0) + len(some) for name, some in rows.items()}
+                self._chunks += 1
+            self._flushed = time.monotonic()
+
+    def end_here(self) -> None:
+        """The last step ended the episode, although the environment would have gone on."""
+        with self._growing:
+            self._builder.rows["terminated"][-1] = np.array(True)
 
     def finish(self) -> str:
-        """Keep the episode in the store; returns its id."""
+        """Keep the episode in the store, cut off if nothing ended it; returns its id."""
+        rows = self._builder.rows
+        if "truncated" in rows and not rows["terminated"][-1]:
+            rows["truncated"][-1] = np.array(True)
         id = self._store.append(self._builder.build())
-        shutil.rmtree(self._folder)
+        self.discard()
         return id
 
     def discard(self) -> None:
         """Forget the episode."""
-        shutil.rmtree(self._folder)
+        with self._writing:
+            self._closed = True
+            shutil.rmtree(self._folder)
 
     def _flush_if_due(self) -> None:
         states = max((len(rows) - self._written.get(name, 0) for name, rows in self._builder.rows.items()), default=0)

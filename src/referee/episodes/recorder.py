@@ -12,10 +12,12 @@ import numpy as np
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
 from referee.envs.wrapper import EnvWrapper
 from referee.episodes.builder import EpisodeBuilder
-from referee.episodes.episode import GRASP, IMAGES, PROGRESS, Episode, Meta
+from referee.episodes.episode import GRASP, HELD, IMAGES, INTERVENED, PROGRESS, TASK_SUCCESS, Episode, Meta
 from referee.episodes.writer import BackgroundWriter, Sink
 
-SIGNALS = (GRASP, PROGRESS)
+SIGNALS = (GRASP, PROGRESS, TASK_SUCCESS)
+STEP_SIGNALS = {INTERVENED: "_intervene_action", HELD: "_hold"}
+"""Signals about the step that led to a state, and the masks that an env tells them by."""
 STEPS = ("actions", "rewards", "terminated", "truncated")
 """What is about steps; all else is about states, of which there is one more."""
 COPIED = 16
@@ -144,7 +146,8 @@ class Recorder(EnvWrapper):
 
     def _record(self, actions: np.ndarray, result: StepResult) -> None:
         observation, rewards, terminated, truncated, info = result
-        now, truth = self._seen(observation), _truth(info, self._everyone)
+        now, truth = self._seen(observation), _truth(info, self._everyone) | self._about_step(info)
+        actions = really_taken(actions, info)
         self._make_room(now, truth)
         here, arrays = (self._everyone, self._steps), self._arrays
         arrays["actions"][here], arrays["rewards"][here] = actions, rewards
@@ -161,8 +164,14 @@ class Recorder(EnvWrapper):
         """State 0 of new episodes of the environments `ids`."""
         self._steps[ids] = 0
         self._live[ids] = True
-        self._make_room(observation, _truth(info, ids))
-        self._put_states(ids, {name: value[ids] for name, value in observation.items()}, _truth(info, ids))
+        truth = _truth(info, ids) | {name: value[ids] for name, value in self._about_step({}).items()}
+        self._make_room(observation, truth)
+        self._put_states(ids, {name: value[ids] for name, value in observation.items()}, truth)
+
+    def _about_step(self, info: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Who moved the arm here, where that may be somebody else than the policy; nobody, if nothing is told."""
+        nobody = np.zeros(self.num_envs, bool)
+        return {f"signals/{name}": info.get(STEP_SIGNALS[name], nobody) for name in self.env.step_signals}
 
     def _keep(self, ids: np.ndarray) -> None:
         """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""
@@ -301,6 +310,14 @@ def _truth(info: dict[str, Any], ids: np.ndarray) -> dict[str, np.ndarray]:
     """What an info says about the states of the environments `ids`, by its name in an episode."""
     signals = {f"signals/{name}": info[name][ids] for name in SIGNALS if name in info}
     return {"success": info["success"][ids], **signals}
+
+
+def really_taken(actions: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+    """The actions f32[n,a] that were taken, where a person stepped in or an arm had to hold."""
+    for name in ("intervene_action", "executed_action"):
+        if (mask := info.get(f"_{name}")) is not None:
+            actions = np.where(mask[:, None], info[name], actions)
+    return actions
 
 
 def _success(info: dict[str, Any]) -> bool | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,60 @@ def save_recording(path: Path, episodes: Iterable[Episode]) -> None:
                 stream.disconnect()
     except OSError as error:
         raise EpisodeError(f"cannot write {path} ({error.strerror or error})") from error
+
+
+class LiveView:
+    """What an arm sees and what is said of it, step by step; `open(None)` is one that nobody looks at."""
+
+    def __init__(self, rerun: Any = None, stream: Any = None) -> None:
+        self._rerun, self._stream = rerun, stream
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, where: str | None) -> Iterator[LiveView]:
+        """where: a `.rrd` file to fill, `spawn` to open a viewer here, or the address of one (`rerun+http://…`)."""
+        if where is None:
+            yield cls()
+            return
+        rerun = require("rerun", extra="rerun", what="a live view")
+        stream = rerun.RecordingStream("referee-teleop")
+        try:
+            if where == "spawn":
+                stream.spawn()
+            elif where.endswith(".rrd"):
+                Path(where).parent.mkdir(parents=True, exist_ok=True)
+                stream.save(where)
+            elif "://" in where:
+                stream.connect_grpc(where)
+            else:
+                raise EpisodeError(f"runner.live_view is {where!r}: give a .rrd file, spawn, or rerun+http://HOST:PORT")
+            yield cls(rerun, stream)
+            stream.flush()
+        except (OSError, RuntimeError) as error:
+            raise EpisodeError(f"runner.live_view={where}: {error}") from error
+        finally:
+            stream.disconnect()
+
+    def show(
+        self,
+        number: int,
+        pictures: Callable[[], Mapping[str, np.ndarray]],
+        cameras: Sequence[str],
+        *,
+        probability: float | None,
+        success: bool,
+    ) -> None:
+        """One step. pictures: gives `main_images` uint8[1,H,W,3] and further views, where somebody looks."""
+        if self._stream is None:
+            return
+        seen = pictures()
+        views = [seen["main_images"][0], *(seen["extra_view_images"][0] if "extra_view_images" in seen else ())]
+        self._stream.set_time("step", sequence=number)
+        for camera, frame in zip(cameras, views, strict=True):
+            self._stream.log(f"images/{camera}", self._rerun.Image(frame).compress(jpeg_quality=JPEG_QUALITY))
+        if probability is not None:
+            self._stream.log("probability", self._rerun.Scalars(probability))
+        self._stream.log("success", self._rerun.Scalars(float(success)))
 
 
 def _log(rerun: Any, stream: Any, name: str, episode: Episode) -> None:

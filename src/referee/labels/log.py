@@ -121,7 +121,7 @@ class LabelLog:
         A key that sets a state says so from a frame on, as `frames=(12, None)`: the next word ends it.
         """
         value = None if value is None else bool(value)  # numpy's are not JSON's
-        word = Word(episode, value, _plain(frames), source, _user() if who is None else who)
+        word = Word(episode, value, _plain(frames), source, user() if who is None else who)
         return self.extend([word])[0]
 
     def extend(self, words: Sequence[Word]) -> list[int]:
@@ -141,7 +141,7 @@ class LabelLog:
 
         An undo is a word too: to take it back by its number brings the label back.
         """
-        who = _user() if who is None else who
+        who = user() if who is None else who
         with self._open_to_append() as handle:
             if number is None:
                 mine = [word for word in self.standing() if (word.source, word.who) == (source, who)]
@@ -332,7 +332,8 @@ def _are_frames(frames: Any) -> bool:
     return type(frames) is int and frames >= 0
 
 
-def _user() -> str:
+def user() -> str:
+    """Who is logged in, for the words of a person."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without users

@@ -136,6 +136,8 @@ class Rollout:
         for name, array in self.observations.items():
             array[step] = observation[name]
         self.actions[step] = actions
+        if "_executed_action" in info:  # an arm that had to hold did nothing, whatever it was asked for
+            self.actions[step, info["_executed_action"]] = info["executed_action"][info["_executed_action"]]
         self.intervened[step] = info.get("_intervene_action", False)
         if self.intervened[step].any():
             self.actions[step, self.intervened[step]] = info["intervene_action"][self.intervened[step]]
@@ -151,7 +153,8 @@ class Rollout:
     def tensors(self) -> Tensors:
         """The observations flattened to [T·N, …], sharing memory with the arrays."""
         return {
-            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])) for name, array in self.observations.items()
+            name: torch.from_numpy(array.reshape(self.steps * self.num_envs, *array.shape[2:]))
+            for name, array in self.observations.items()
         }
 
     def final_tensors(self) -> Tensors:

@@ -9,11 +9,9 @@ Environments never wait for the learner; only if more than `max_lag` steps wait 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ from referee.errors import RefereeError
 from referee.models.packed import Packed
 from referee.runners.collector import PATIENCE, CrewProcess, Failure, Source, State
 from referee.runners.crew import ACTING
-from referee.runners.environments import make_env
+from referee.runners.environments import stand_in
 from referee.runners.training import Training
 from referee.workers.delivery import Delivery
 from referee.workers.learner import LearnerWorker
@@ -37,8 +35,6 @@ class BackgroundTraining(Training):
         super().__init__(config, folder)
         assert isinstance(self.actor, LearnerWorker)
         self.learner = self.actor
-        if not config.actor.num_threads:
-            self.learner.threads = max(1, (os.cpu_count() or 1) - 1)  # one core is for those who act
         self._wanted = config.runner.background
         self._state: dict[str, np.ndarray] | None = None
         self._room = max(1, self._wanted.max_lag // (self.rollout.steps * self.rollout.num_envs))
@@ -53,8 +49,7 @@ class BackgroundTraining(Training):
         """Only to know its spaces and cameras: the process has environments of its own, which are recorded there."""
         train = self.config.env.train
         assert train is not None
-        quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
-        return make_env(quiet, self.folder, "train")
+        return stand_in(train, self.folder, "train")
 
     # --- those who act ---
 

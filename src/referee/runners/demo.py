@@ -22,10 +22,10 @@ from referee.audit import words
 from referee.audit.story import Arm, Card, Fooled, Stage, Story
 from referee.audit.story_page import write_story
 from referee.audit.story_words import headline
-from referee.config import Config, Loaded
+from referee.config import Config, Loaded, PandaEnvConfig
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
-from referee.errors import RefereeError
+from referee.errors import ConfigError, RefereeError
 from referee.files import write_json
 from referee.metrics.ranking import auroc
 from referee.metrics.rates import Rate
@@ -110,7 +110,8 @@ def demo(loaded: Loaded) -> None:
     """Collect, train, audit; let a policy learn from the model as it is and refined; tell what happened."""
     config, console = loaded.config, Console()
     runner, env = config.runner, config.env.eval
-    assert env is not None  # the recipe needs it, so the configuration was checked for it
+    if not isinstance(env, PandaEnvConfig):
+        raise ConfigError("the demo needs scripted experts, which the embedded Panda has: set env@env.eval=panda")
     folder, task, seed = open_run(loaded), env.task, runner.seed
     console.print(f"[bold]Referee[/]: a reward model for {task}, trained, put to the test and repaired")
     task_sheet(folder / "tasks.png", env, seed=seed)
@@ -160,7 +161,7 @@ def demo(loaded: Loaded) -> None:
 
 
 def _threads(config: Config) -> list[str]:
-    threads = config.env.eval.num_threads if config.env.eval is not None else 0
+    threads = config.env.eval.num_threads if isinstance(config.env.eval, PandaEnvConfig) else 0
     return [f"env.train.num_threads={threads}", f"env.eval.num_threads={threads}"]
 
 

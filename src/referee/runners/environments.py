@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from referee.config import Config
+from referee.config.arm import ROBOT_IP, FrankaEnvConfig
 from referee.config.learning import ActorConfig
-from referee.config.schema import PandaEnvConfig, RewardConfig, RewardModelConfig
+from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
@@ -26,10 +28,33 @@ from referee.workers.trend import TrendWorker
 _log = logging.getLogger(__name__)
 
 
-def make_env(config: PandaEnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
+def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
     """The environment that `config` describes; episodes say that they come from `source`."""
     env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
+
+
+def stand_in(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
+    """An environment that is described alike and records nothing: for whoever needs to know what it looks like.
+
+    There is one arm, and whoever acts has it; a twin stands in.
+    """
+    quiet = replace(config, data_collection=replace(config.data_collection, enabled=False))
+    return make_env(quiet.stand_in() if isinstance(quiet, FrankaEnvConfig) else quiet, folder, source)
+
+
+def with_robot(config: Config) -> Config:
+    """The same, with the address of the arm that `cluster.node_groups` names, where the environments name none."""
+    groups = [group.hardware for group in config.cluster.node_groups if group.hardware is not None]
+    addresses = [unit.robot_ip for hardware in groups for unit in hardware.configs if unit.robot_ip != ROBOT_IP]
+    if not addresses:
+        return config
+    changed: dict[str, Any] = {}
+    for name in ("train", "eval"):
+        env = getattr(config.env, name)
+        if isinstance(env, FrankaEnvConfig) and env.robot.robot_ip in (None, ROBOT_IP):
+            changed[name] = replace(env, robot=replace(env.robot, robot_ip=addresses[0]))
+    return replace(config, env=replace(config.env, **changed))
 
 
 def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> RewardWorker | None:

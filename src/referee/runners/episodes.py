@@ -14,11 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from referee import files
+from referee.datasets.source import resolve
 from referee.episodes import Episode, EpisodeError, EpisodeStore
 from referee.episodes.collection import open_sink
 from referee.episodes.formats.detect import read_any
 from referee.episodes.journal import recover
-from referee.episodes.store import Row
+from referee.episodes.store import LABELS, Row
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 from referee.metrics import Rate
@@ -82,14 +83,15 @@ def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4,
         raise RefereeError(f"{out}: write a .png (film strip), a .gif (film) or a .rrd (Rerun recording)")
     check_writable(out)
     if out.suffix == ".gif":
-        films = [_film(episode) for episode in chosen]
+        films = [_film(episode, _labels(source, episode)) for episode in chosen]
         save_gif(out, [frame for film in films for frame in [*film, *film[-1:] * 12]])
         return len(chosen)
     rows = []
     for number, episode in enumerate(chosen):
         pick = np.linspace(0, len(episode), columns).round().astype(int)
+        labels = _labels(source, episode)
         for camera, view in _views(episode).items():
-            rows.append((f"{number}  {camera}", [_rimmed(episode, view, t, 150) for t in pick]))
+            rows.append((f"{number}  {camera}", [_rimmed(view[t], labels[t], 150) for t in pick]))
     headings = ["start", *[""] * (columns - 2), "end"]
     title = f"{source.name or source}: {len(chosen)} episodes, green where a frame is a success"
     atomic_save(contact_sheet(rows, headings, title=title, tile=150), out)
@@ -196,19 +198,24 @@ def _views(episode: Episode) -> dict[str, np.ndarray]:
     return dict(zip(names, views, strict=True))
 
 
-def _film(episode: Episode) -> list[np.ndarray]:
+def _labels(source: Path, episode: Episode) -> np.ndarray:
+    """int8[T+1]: 1 success, 0 failure, -1 unknown: what was recorded, and what was said of it in a store's log."""
+    return resolve(episode, LabelLog(source / LABELS) if (source / LABELS).exists() else None)
+
+
+def _film(episode: Episode, labels: np.ndarray) -> list[np.ndarray]:
     """All views of each frame side by side, with what is known of its success."""
     frames = []
     for t in range(episode.states_count):
         frame = np.concatenate([_enlarged(view[t], 240) for view in _views(episode).values()], axis=1)
-        text = "no label" if episode.success is None else "success" if episode.success[t] else "not yet"
+        text = {1: "success", 0: "not yet", -1: "no label"}[int(labels[t])]
         frames.append(banner(frame, text, GREEN if text == "success" else GREY))
     return frames
 
 
-def _rimmed(episode: Episode, view: np.ndarray, t: int, size: int) -> np.ndarray:
-    frame = _enlarged(view[t], size)
-    return border(frame, GREEN, width=5) if episode.success is not None and episode.success[t] else frame
+def _rimmed(frame: np.ndarray, label: int, size: int) -> np.ndarray:
+    large = _enlarged(frame, size)
+    return border(large, GREEN, width=5) if label == 1 else large
 
 
 def _enlarged(frame: np.ndarray, size: int) -> np.ndarray:

@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from referee.config import Loaded
-from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import make_policy
 from referee.episodes.collection import place
 from referee.episodes.recorder import Recorder
@@ -26,7 +25,7 @@ def evaluate(loaded: Loaded) -> None:
     env = make_env(env_config, folder, runner.policy)
     world = env.unwrapped
     policy = make_policy(world, runner.policy, noise=runner.expert_noise, seed=runner.seed)
-    film = FilmMaker(world, runner.film_episodes) if runner.film and isinstance(world, PandaVectorEnv) else None
+    film = FilmMaker(world, runner.film_episodes) if runner.film else None
     console = Console()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(f"{env_config.task}, {runner.policy}", total=runner.num_episodes)

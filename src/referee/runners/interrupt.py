@@ -12,8 +12,10 @@ from rich.console import Console
 class Interrupt:
     """While it is open, `wanted` says whether someone pressed Ctrl-C."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, says: str = "finishing this iteration and saving") -> None:
+        """says: what happens now, for whoever pressed it."""
         self.wanted = False
+        self._says = says
         self._console = console
         self._before: Any = None
 
@@ -30,4 +32,4 @@ class Interrupt:
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True
-        self._console.print("finishing this iteration and saving; Ctrl-C again to stop at once")
+        self._console.print(f"{self._says}; Ctrl-C again to stop at once")

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from referee.config.schema import RewardConfig
 from referee.envs import RefereeVectorEnv
@@ -73,11 +72,8 @@ class Payment:
         """
         reward = self.rewards[who]
         before = self.manager.seconds
-        torch.set_num_threads(actor.threads)  # the simulation does not need the cores now
-        try:
+        with actor.threads.all_at_work():  # the simulation does not need the cores now
             scored = reward.score(rollout) if scored is None else scored
-        finally:
-            torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, reward.options)
         if isinstance(actor, LearnerWorker) and actor.wants_pictures:
             rollout.judged = reward.judged(scored)

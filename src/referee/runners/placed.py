@@ -38,7 +38,7 @@ from referee.rl.squashed import AnyPolicy
 from referee.runners.background import BackgroundTraining
 from referee.runners.collector import Failure, Source, State
 from referee.runners.crew import ACTING, Crew
-from referee.runners.environments import make_env
+from referee.runners.environments import stand_in
 from referee.runners.payment import Payment
 from referee.runners.training import Training
 from referee.runners.trends import TrendPayment
@@ -75,8 +75,7 @@ class PlacedTraining(Training):
         """Only to know its spaces, cameras and first states: the crews have environments of their own."""
         train = self.config.env.train
         assert train is not None
-        quiet = replace(train, data_collection=replace(train.data_collection, enabled=False))
-        return make_env(quiet, self.folder, "train")
+        return stand_in(train, self.folder, "train")
 
     # --- an iteration ---
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from referee.envs import Observation, RefereeVectorEnv
-from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import Policy
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
@@ -134,7 +133,6 @@ class FilmMaker:
     def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
         """Take the present frame of every episode that is still filmed."""
         world = env.unwrapped
-        assert isinstance(world, PandaVectorEnv)
         for i in list(self._rolling):
             frame = world.render_film([i], final=bool(done[i]), pixels=self._pixels)[0]
             text, colour = ("success", GREEN) if success[i] else ("not yet", GREY)

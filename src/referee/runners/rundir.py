@@ -11,10 +11,9 @@ from referee.files import write_text
 
 
 def name_run(loaded: Loaded) -> Path:
-    """`logs/<timestamp>-<preset>` unless the config names one; nothing is made yet."""
+    """`logs/<timestamp>-<experiment or preset>` unless the config names one; nothing is made yet."""
     logger = loaded.config.runner.logger
-    preset = Path(loaded.preset).stem
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{preset}"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(logger.experiment_name or loaded.preset).stem}"
     return Path(logger.log_path) if logger.log_path else Path(logger.output_dir) / name
 
 

@@ -8,8 +8,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from referee.config import Config, Loaded
+from referee.config import Config, FrankaEnvConfig, Loaded
 from referee.config.learning import PPOConfig, SACConfig
+from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
 from referee.runners.background import BackgroundTraining
 from referee.runners.interrupt import Interrupt
@@ -116,10 +117,36 @@ def check(config: Config) -> None:
         )
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
+    if isinstance(train, FrankaEnvConfig):
+        _check_arm(config, train)
     for name in ("task", "obs_mode", "control_mode", "encoder"):
         here, there = getattr(train, name), getattr(config.env.eval, name)
         if here != there:
             raise ConfigError(f"env.eval.{name}={there}, but env.train.{name}={here}: make them the same")
+
+
+def _check_arm(config: Config, train: FrankaEnvConfig) -> None:
+    Setup.of(train)
+    if train.robot.driver == "twin":
+        return
+    if config.runner.eval_episodes:
+        raise ConfigError(
+            f"runner.eval_episodes={config.runner.eval_episodes}, but there is one arm, and it learns: set it to 0 "
+            "(env/success_once tells how its own episodes end)"
+        )
+    refine = config.reward.refine
+    if config.reward.use_reward_model and refine.enabled and (refine.labeller == "truth" or refine.mine):
+        key = "labeller=truth" if refine.labeller == "truth" else f"mine={refine.mine}"
+        raise ConfigError(
+            f"reward.refine.{key} asks a simulation, and an arm is none: set reward.refine.labeller=terminal (or log) "
+            "and reward.refine.mine=0"
+        )
+    shown = isinstance(config.algorithm, SACConfig) and config.algorithm.demos.path is not None
+    if config.algorithm.bc_warmup.episodes and not shown:
+        raise ConfigError(
+            "algorithm.bc_warmup clones demonstrations, and an arm has no scripted expert: record some "
+            "(referee run realworld_collect_data) and name them by algorithm.demos.path"
+        )
 
 
 def _divisor(samples: int) -> int:

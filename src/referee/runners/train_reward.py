@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -13,18 +14,22 @@ from referee.audit.calibrate import Choice, calibrate
 from referee.audit.judged import Judged, judge, judge_frames
 from referee.audit.measure import trained_on
 from referee.config import Config, Loaded
-from referee.config.schema import DataConfig, RewardActorConfig
+from referee.config.reward_training import RewardActorConfig
+from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.errors import ConfigError
 from referee.metrics import Rate
 from referee.models.artifact import Artifact, Calibration
+from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.rundir import name_run, open_run
+from referee.runtime import Cluster
 from referee.training.bar import Log
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
+from referee.training.parallel import Launch
 from referee.training.recipe import TrainOptions, train
 
 BEST = "reward_model_best.pt"
@@ -32,28 +37,34 @@ BEST = "reward_model_best.pt"
 
 def train_reward(loaded: Loaded) -> None:
     """Train, calibrate, and say what to do next."""
+    console = Console()
+    artifact = train_placed(loaded, console)
+    console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
+    console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
+
+
+def train_placed(loaded: Loaded, console: Console) -> Path:
+    """The artifact of a training where the cluster section says; what cannot be placed is refused first."""
     check_backends(loaded)
     cpu.cap_if_needed()
-    console, folder = Console(), name_run(loaded)
-    options = options_of(loaded.config, folder)
-    open_run(loaded, folder)
-    logbook = Logbook(folder, loaded)
-    try:
-        with Interrupt(console) as interrupt:
+    config, folder = loaded.config, name_run(loaded)
+    options = options_of(config, folder)
+    with Cluster(config.cluster) as cluster:
+        options = placed(options, config, cluster)
+        open_run(loaded, folder)
+        with closing(Logbook(folder, loaded)) as logbook, Interrupt(console) as interrupt:
             artifact = train_and_calibrate(
                 options,
                 console,
-                target=loaded.config.runner.target_episode_fpr,
+                target=config.runner.target_episode_fpr,
                 log=logbook.write,
                 stop=lambda: interrupt.wanted,
+                launch=launcher(cluster),
             )
-        if interrupt.wanted:
-            console.print(f"stopped; go on with runner.resume_dir={folder}", soft_wrap=True)
-            raise KeyboardInterrupt
-    finally:
-        logbook.close()
-    console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
-    console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
+    if interrupt.wanted:
+        console.print(f"stopped; go on with runner.resume_dir={folder}", soft_wrap=True)
+        raise KeyboardInterrupt
+    return artifact
 
 
 def train_and_calibrate(
@@ -63,10 +74,11 @@ def train_and_calibrate(
     target: float,
     log: Log | None = None,
     stop: Callable[[], bool] | None = None,
+    launch: Launch | None = None,
 ) -> Path:
     """The artifact of a training, with temperature, threshold and gate chosen on its validation episodes."""
     logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
-    folder = train(options, console, log=log, stop=stop)
+    folder = train(options, console, log=log, stop=stop, launch=launch)
     artifact = Artifact.load(folder)
     judged = validation(artifact, options.data)
     if not judged:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from referee.config.schema import PandaEnvConfig, RandomiseConfig
+from referee.config.arm import FrankaEnvConfig, RobotConfig
+from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.schema import EnvConfig, PandaEnvConfig, RandomiseConfig
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
 from referee.rl import checkpoint
@@ -14,19 +16,34 @@ from referee.runners.environments import make_env
 from referee.runners.rollout import Outcomes, roll_out
 from referee.runners.training import EVAL_SEED
 
+TWINS = 8
+"""That are judged side by side: each draws for itself."""
+
 
 def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> tuple[RefereeVectorEnv, Player]:
     """The environment of a checkpoint (or of a run's last one) and its policy in it."""
     folder = checkpoint.find(place)
     policy, meta = checkpoint.load_policy(folder)
-    settings: dict[str, Any] = {
-        **meta["env"],
-        "num_envs": num_envs,
-        "cameras": tuple(meta["env"]["cameras"]),
-        "randomise": RandomiseConfig(**meta["env"]["randomise"]),
-    }
-    env = make_env(PandaEnvConfig(task=meta["task"], **settings), Path(), "eval")
+    env = make_env(_world(meta, num_envs), Path(), "eval")
     return env, Player(policy, env, noise_seed=noise_seed)
+
+
+def _world(meta: dict[str, Any], num_envs: int) -> EnvConfig:
+    """The world that a policy was trained in, with so many environments.
+
+    A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers.
+    """
+    settings: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in meta["env"].items()
+    }
+    settings |= {"task": meta["task"], "num_envs": num_envs}
+    kind = meta.get("env_type")
+    if kind == "franka":
+        robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])
+        return FrankaEnvConfig(robot=robot, **{**settings, "num_envs": min(num_envs, TWINS)})
+    if kind == "maniskill":
+        return ManiSkillEnvConfig(**settings)
+    return PandaEnvConfig(**{**settings, "randomise": RandomiseConfig(**settings["randomise"])})
 
 
 def judge(place: Path, episodes: int, *, seed: int = EVAL_SEED, stochastic: bool = False) -> Outcomes:

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from referee.config import Config
+from referee.config import Config, FrankaEnvConfig
 from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
-from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import demonstrations
 from referee.errors import ConfigError
 from referee.files import write_json
@@ -47,6 +46,16 @@ DEMO_SEED = 1_500_000
 MINE_SEED = 1_800_000
 WORST = -1e30
 """Less than any success, and than what any model pays."""
+NOT_THE_WORLD = (
+    "robot",
+    "use_spacemouse",
+    "teleoperator",
+    "camera_serials",
+    "max_age",
+    "max_action_age",
+    "fault_seconds",
+)
+"""Settings of an arm that may differ when a run goes on: who moves, who helps, and when to hold."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +76,7 @@ class Training:
         self.config, self.folder = config, folder
         torch.manual_seed(seed)
         self.env = EnvWorker(self._make_env(), seed=first_seed(seed))
-        self.eval_env: RefereeVectorEnv = make_env(config.env.eval, folder, "eval")
+        self.eval_env = self._make_eval_env()
         model = config.actor.model
         algorithm = config.algorithm
         spec = PolicySpec.of(
@@ -96,6 +105,13 @@ class Training:
         assert self.config.env.train is not None
         return make_env(self.config.env.train, self.folder, "train")
 
+    def _make_eval_env(self) -> RefereeVectorEnv:
+        """A twin is evaluated on another twin, without waiting; an arm is not evaluated (`train_policy.check`)."""
+        wanted = self.config.env.eval
+        assert wanted is not None
+        wanted = wanted.stand_in() if isinstance(wanted, FrankaEnvConfig) else wanted
+        return make_env(wanted, self.folder, "eval")
+
     def _make_actor(self) -> ActorWorker | LearnerWorker:
         config, seed = self.config, self.config.runner.seed
         assert isinstance(config.actor, ActorConfig)
@@ -108,6 +124,7 @@ class Training:
         return LearnerWorker(
             self.policy, config.algorithm, config.actor, kept.replay, kept.demos, seed=seed, cameras=kept.cameras,
             lesson=config.algorithm.bc_warmup if cloned else None,
+            spare=int(config.runner.background.enabled),  # for those who act
         )  # fmt: skip
 
     @property
@@ -153,7 +170,7 @@ class Training:
         self.evaluate()
         console.print(
             f"behaviour cloning of {len(actions):,} demonstrated steps: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
-            f"success at the end {self.outcomes.rate()}"
+            f"{self._judged()}"
         )
 
     def _get_used_to(self, observations: Tensors) -> None:
@@ -176,7 +193,7 @@ class Training:
                 raise ConfigError("actor.model.start_log_std is for PPO; the spread of SAC is learned per state")
             self.policy.log_std.data.fill_(noise)
         self.evaluate()
-        console.print(f"starting from {folder}: success at the end {self.outcomes.rate()}", soft_wrap=True)
+        console.print(f"starting from {folder}: {self._judged()}", soft_wrap=True)
         return True
 
     def finished(self) -> bool:
@@ -239,9 +256,12 @@ class Training:
         self.seconds += spent
         return {**numbers, "time/refine": spent}
 
+    def _judged(self) -> str:
+        return f"success at the end {self.outcomes.rate()}" if len(self.outcomes) else "not evaluated"
+
     def evaluate(self) -> dict[str, float]:
         """The deterministic policy on the fixed evaluation episodes."""
-        if self.evaluated_at == self.steps:
+        if self.evaluated_at == self.steps or not self.config.runner.eval_episodes:
             return self.evaluation
         env = self.eval_env
         policy = Player(self.policy, env)
@@ -313,6 +333,7 @@ class Training:
                     "policy": self.policy.spec.to_json(),
                     "task": self.config.env.train.task if self.config.env.train else "",
                     "env": _env_settings(self.config),
+                    **_world(self.config),
                     "iteration": self.iteration,
                     "steps": self.steps,
                     "seconds": self.seconds,
@@ -366,11 +387,11 @@ class Training:
     def report(self, console: Console) -> None:
         """What a person wants to know at the end, and pictures of it."""
         task = self.config.env.train.task if self.config.env.train else ""
-        console.print(f"{task}: success at the end {self.outcomes.rate()} after {self.steps:,} steps")
-        best = f"{100 * self.best.success:.1f} %"
+        console.print(f"{task}: {self._judged()} after {self.steps:,} steps")
+        best = f", best {100 * self.best.success:.1f} %" if len(self.outcomes) else ""
         if isinstance(self.payment, TrendPayment):
-            best = f"pay of a step {self.best.success:.3f}"
-        console.print(f"  {self.seconds / 60:.1f} minutes of training, best {best}")
+            best = f", best pay of a step {self.best.success:.3f}"
+        console.print(f"  {self.seconds / 60:.1f} minutes of training{best}")
         raised = None if self.alarm is None else self.alarm.first_at
         if self.alarm is not None and self.alarm.raised_at is not None:
             console.print(
@@ -380,9 +401,9 @@ class Training:
         elif raised is not None:
             console.print(f"  alarm at step {raised:,}, quiet since a better model took over")
         found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
-        write_json(self.folder / "result.json", {**found, **self._account(console), **self.outcomes.summary()})
+        write_json(self.folder / "result.json", {**found, **self._account(console), **self._summary()})
         env = self.eval_env
-        if self.config.runner.film and isinstance(env.unwrapped, PandaVectorEnv):
+        if self.config.runner.film:
             film = FilmMaker(env, self.config.runner.film_episodes)
             policy = Player(self.policy, env)
             count = min(self.config.runner.film_episodes, env.num_envs)
@@ -390,8 +411,12 @@ class Training:
             save_gif(self.folder / "film.gif", film.frames())
             save_strip(self.folder / "strip.png", film, title=f"{task} after {self.steps:,} steps")
             console.print(f"  film {self.folder / 'film.gif'}, strip {self.folder / 'strip.png'}")
-        console.print(f"  checkpoint {self.folder / 'checkpoints'}/step_{self.steps} (best: checkpoints/best)")
+        best = " (best: checkpoints/best)" if len(self.outcomes) else ""
+        console.print(f"  checkpoint {self.folder / 'checkpoints'}/step_{self.steps}{best}")
         console.print(f"  look closer: referee eval {self.folder} --episodes 256")
+
+    def _summary(self) -> dict[str, Any]:
+        return self.outcomes.summary() if len(self.outcomes) else {}
 
     def _account(self, console: Console) -> dict[str, Any]:
         """What refinement cost, where there was any."""
@@ -400,7 +425,7 @@ class Training:
         if self.payment is None or self.payment.refiner is None:
             return {}
         refiner = self.payment.refiner
-        account = refiner.account(self.steps / CONTROL_HZ)
+        account = refiner.account(self.steps / self.env.env.metadata.get("render_fps", CONTROL_HZ))
         console.print(
             f"  refinement: {account['labels']:.0f} labels ({account['label_minutes']:.0f} minutes of a person at "
             f"{account['seconds_per_label']:g} s each), {account['robot_minutes']:.0f} minutes of the robot; "
@@ -430,6 +455,14 @@ def _env_settings(config: Config) -> dict[str, Any]:
     train = config.env.train
     assert train is not None
     settings = asdict(train)
-    for name in ("env_type", "task", "num_threads", "data_collection"):
-        del settings[name]
-    return {**settings, "cameras": list(train.cameras)}
+    for name in ("env_type", "task", "num_threads", "num_workers", "data_collection", *NOT_THE_WORLD):
+        settings.pop(name, None)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def _world(config: Config) -> dict[str, Any]:
+    """Which world it was."""
+    train = config.env.train
+    assert train is not None
+    scene = {"scene": train.robot.scene} if isinstance(train, FrankaEnvConfig) else {}
+    return {"env_type": train.env_type, **scene}

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from referee.config import Config
@@ -240,11 +239,8 @@ class TrendPayment:
         step: of the training, at the rollout's end. who: of those who act, made it.
         """
         reward, before = self.rewards[who], self.manager.seconds
-        torch.set_num_threads(actor.threads)
-        try:
+        with actor.threads.all_at_work():
             scored = reward.score(rollout)
-        finally:
-            torch.set_num_threads(1)
         actor.update_rewards(rollout, scored, reward.options)
         self._paid += float(scored.rewards.sum())
         self._steps += scored.rewards.size

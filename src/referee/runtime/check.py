@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -14,14 +14,20 @@ from referee.runtime.nodes import Node
 from referee.runtime.placement import Plan, Rank
 
 
-def check(config: ClusterConfig, console: Console) -> None:
-    """Print where everything would go; nothing is started. A running cluster is asked for its nodes."""
+def check(config: ClusterConfig, console: Console, *, suits: Callable[[Plan], None]) -> None:
+    """Print where everything would go; nothing is started. A running cluster is asked for its nodes.
+
+    suits: raises what a plan lacks for the run that is meant.
+    """
     if config.backend == "ray" and config.address is not None:
         with Cluster(config) as cluster:
+            suits(cluster.plan)
             console.print(table(cluster.plan, cluster.nodes))
             console.print(f"{config.address}: {len(cluster.nodes)} of {config.num_nodes} nodes are up, and hold it.")
         return
-    console.print(table(plan_here(config)))
+    plan = plan_here(config)
+    suits(plan)
+    console.print(table(plan))
     if config.backend == "ray":
         console.print(f"Ray {engine.ray().__version__} would be started on this machine, for this run alone.")
     else:

@@ -115,23 +115,34 @@ class PandaBatch:
         self._ctrl[ids, FINGERS] = fingers
         self._batch.forward(ids, stage=_VELOCITY_STAGE)
 
-    def hand_target(self, step: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Arm angles f64[N,7] that move the fingertips by `step` f64[N,3] within the box, hand pointing down."""
+    def hand_target(
+        self,
+        step: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+        rotation: np.ndarray = DOWN,
+        posture_pull: float = POSTURE_PULL,
+    ) -> np.ndarray:
+        """Arm angles f64[N,7] that move the fingertips by `step` f64[N,3] within the box.
+
+        rotation: how the hand is to be turned, f64[3,3] or [N,3,3]; pointing down, if not given.
+        posture_pull: towards the home posture; without it, the hand arrives exactly.
+        """
         arm = self.qpos[:, ARM]
         inside = np.clip(self.tcp + step, low, high) - self.tcp
-        hand_step = np.concatenate([inside, rotation_error(self.hand, DOWN)], axis=1)
+        hand_step = np.concatenate([inside, rotation_error(self.hand, rotation)], axis=1)
         jacobian = hand_jacobian(self._axes[:, ARM], self._anchors[:, ARM], self.tcp)
-        return arm + joint_step(jacobian, hand_step, POSTURE_PULL * (HOME - arm))
+        return arm + joint_step(jacobian, hand_step, posture_pull * (HOME - arm))
 
-    def step(self, arm: np.ndarray, fingers: np.ndarray) -> np.ndarray:
-        """Drive to arm angles f64[N,7] and finger positions f64[N] for one control step.
+    def step(self, arm: np.ndarray, fingers: np.ndarray, *, substeps: int = SUBSTEPS) -> np.ndarray:
+        """Drive to arm angles f64[N,7] and finger positions f64[N] for one control step, of so many substeps.
 
         Returns bool[N]: which environments became unstable and stand still at their last good state.
         """
         before = self._batch.state.copy()
         self._ctrl[:, ARM] = np.clip(arm, self._low, self._high)
         self._ctrl[:, FINGERS] = fingers[:, None]
-        self._batch.step(nstep=SUBSTEPS, stage=_VELOCITY_STAGE)
+        self._batch.step(nstep=substeps, stage=_VELOCITY_STAGE)
         # MuJoCo resets a simulation that blows up and counts that as a warning.
         unstable = self._batch.warning[:, _BLOWN_UP, 1].any(axis=1)
         if unstable.any():

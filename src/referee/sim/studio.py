@@ -37,7 +37,7 @@ MOST_PROCESSES = 8
 """That draw for one camera unless more are asked for: each holds a model and an OpenGL context."""
 PATIENCE = 5.0
 """Seconds that a helper may be late with its share."""
-_ORPHAN_CHECK = 2.0
+ORPHAN_CHECK = 2.0
 _ANSWER = b"."
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Helper:
 
     def __init__(self, order: Order, backend: str) -> None:
         self._pixels = order.pixels
-        self._file = _nameless_file()
+        self._file = nameless_file()
         self._memory: mmap.mmap | None = None
         self._socket, theirs = socket.socketpair()
         environ = {"MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend, "OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "0"}
@@ -218,7 +218,7 @@ def _end(process: subprocess.Popen[bytes], channel: socket.socket, file: BinaryI
             process.wait(PATIENCE)
 
 
-def _nameless_file() -> BinaryIO:
+def nameless_file() -> BinaryIO:
     """A file in memory, or at least one without a name."""
     in_memory = getattr(os, "memfd_create", None)
     return open(in_memory("studio"), "r+b", buffering=0) if in_memory else tempfile.TemporaryFile(buffering=0)  # noqa: PTH123
@@ -248,7 +248,7 @@ def _images(memory: mmap.mmap, rows: Sequence[int], cameras: int, pixels: int) -
 # --- in the helper ---
 
 
-def _next(channel: socket.socket, parent: int) -> dict[str, Any]:
+def next_order(channel: socket.socket, parent: int) -> dict[str, Any]:
     """What to do next; ends this process when there is nobody left to say so."""
     heard = b""
     while not heard.endswith(b"\n"):
@@ -270,15 +270,15 @@ def main() -> None:
     from referee.sim.camera import Easel
 
     channel = socket.socket(fileno=0)
-    channel.settimeout(_ORPHAN_CHECK)
-    setup = _next(channel, os.getppid())
+    channel.settimeout(ORPHAN_CHECK)
+    setup = next_order(channel, os.getppid())
     order = Order.parse(setup["order"])
     easel = Easel(**vars(order))
     easel.draw(np.zeros((1, easel.nq)), np.zeros((1, 3)), None)  # the driver compiles at its first picture
     memory: mmap.mmap | None = None
     channel.sendall(_ANSWER)
     while True:
-        task = _next(channel, setup["parent"])
+        task = next_order(channel, setup["parent"])
         if memory is None or len(memory) < task["size"]:
             memory = mmap.mmap(setup["file"], task["size"])
         rows = np.frombuffer(memory, np.float64, task["rows"][0] * task["rows"][1]).reshape(task["rows"])

@@ -35,10 +35,18 @@ def load(path: Path) -> dict[str, Any]:
 
 def find(place: Path) -> Path:
     """The checkpoint at `place`: a file, its folder, or the last one of a run."""
+    found = latest(place)
+    if found is None:
+        raise RefereeError(f"{place} holds no checkpoint: give a checkpoint.pt, its folder, or a run with some")
+    return found
+
+
+def latest(place: Path) -> Path | None:
+    """The same, or None where there is none."""
     if place.is_file() or (place / NAME).exists():
         return place
     for folder in (place / "checkpoints", place):
         steps = [path.parent for path in folder.glob(f"step_*/{NAME}") if path.parent.name[5:].isdigit()]
         if steps:
             return max(steps, key=lambda path: int(path.name[5:]))
-    raise RefereeError(f"{place} holds no checkpoint: give a checkpoint.pt, its folder, or a run with some")
+    return None

@@ -98,7 +98,7 @@ def fit(
     folder: where checkpoints/step_<n>/checkpoint.pt go; None writes none.
     resume: what `checkpoint.load` gave.
     on_best: takes the weights whenever a validation is the best so far.
-    stop: asked after every step; when it says yes, a checkpoint is written and the result returned.
+    stop: asked after every step (now and then, in a group); at its yes a checkpoint is written and the result returned.
     """
     with threads(1 if head_only else options.threads), safe_convolutions(model, head_only=head_only):
         fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
@@ -218,7 +218,7 @@ class _Fit:
                         reason = "early stop"
                 elif self.step % self.options.log_interval == 0:
                     report(self._report())
-                if stop() and reason == "finished" and self.step < self.total:
+                if self.group.agrees(stop, self.step) and reason == "finished" and self.step < self.total:
                     reason = "interrupted"
                 if reason != "finished" or self.step == self.total:
                     break

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from multiprocessing.synchronize import Event
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +24,10 @@ from referee.errors import RefereeError
 
 INTERFACE = "lo"
 """Processes of one machine talk over loopback; no port is open to anybody else."""
+AGREE = 8
+"""Steps between two questions whether to stop, where several processes have to stop at the same one."""
+LOOK = 0.2
+"""Seconds between two looks whether somebody wants an end."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Group:
     backend: str = "simple"
     rank: int = 0
     world: int = 1
+    again: bool = False
+    """Whether one of them died, and all are to go on from the last checkpoint."""
 
     def wrap(self, net: nn.Module) -> nn.Module:
         """The module to call instead of `net`, which averages gradients over the processes."""
@@ -83,6 +90,12 @@ class Group:
         if self.world > 1:
             torch.distributed.barrier()
 
+    def agrees(self, stop: Callable[[], bool], step: int) -> bool:
+        """Whether to stop at this step: one that says so is enough, and all hear it."""
+        if self.world == 1:
+            return stop()
+        return step % AGREE == 0 and bool(self.sum(np.array([float(stop())]))[0])
+
 
 def whole(value: Any) -> Any:
     """The same with every tensor that is spread over processes put together; all processes must call it."""
@@ -104,45 +117,76 @@ def spread(values: Tensor, like: Any) -> Tensor:
     return distribute_tensor(values, like.device_mesh, like.placements)
 
 
+Work = Callable[..., None]
+"""What each process does: `work(group, tell, stop, *arguments)`; `tell` is heard from the first one only."""
+
+
+class Launch(Protocol):
+    """Runs work in several processes that learn as one, and waits for them."""
+
+    def __call__(
+        self,
+        work: Work,
+        arguments: tuple[Any, ...],
+        *,
+        backend: str,
+        processes: int,
+        hear: Callable[[Any], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """hear: called here with whatever the first process tells. stop: asked here; its yes reaches all."""
+
+
 def launch(
-    work: Callable[..., None],
+    work: Work,
     arguments: tuple[Any, ...],
     *,
     backend: str,
     processes: int,
     hear: Callable[[Any], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> None:
-    """Run `work(group, tell, *arguments)` in so many processes and wait; if one fails, or on Ctrl-C, all of them end.
-
-    hear: called here with whatever the first process `tell`s.
-    """
+    """See Launch: processes of this machine. If one fails, or on Ctrl-C, all of them end."""
     context = multiprocessing.get_context("spawn")
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     os.environ["GLOO_SOCKET_IFNAME"] = before or INTERFACE
     children: list[BaseProcess] = []
     receivers: list[Connection] = []
+    stopping = context.Event()
     with tempfile.TemporaryDirectory(prefix="referee-group-") as folder:
         try:
             for rank in range(processes):
                 receiver, sender = context.Pipe(duplex=False)
                 group = Group(backend, rank, processes)
-                child = context.Process(target=_child, args=(work, group, folder, sender, arguments), daemon=True)
+                own = (work, group, folder, sender, stopping, arguments)
+                child = context.Process(target=_child, args=own, daemon=True)
                 child.start()
                 sender.close()
                 children.append(child)
                 receivers.append(receiver)
-            _watch(children, receivers, hear or _ignore)
+
+            def look() -> None:
+                if stop is not None and stop():
+                    stopping.set()
+
+            _watch(children, receivers, hear or _ignore, look)
         finally:
             _end(children)
             if before is None:
                 os.environ.pop("GLOO_SOCKET_IFNAME", None)
 
 
-def _watch(children: list[BaseProcess], receivers: list[Connection], hear: Callable[[Any], None]) -> None:
+def _watch(
+    children: list[BaseProcess],
+    receivers: list[Connection],
+    hear: Callable[[Any], None],
+    look: Callable[[], None],
+) -> None:
     """Pass on what is told until all have ended well, or raise as soon as one has not."""
     open_ends = dict(enumerate(receivers))
     while open_ends:
-        ready = wait(list(open_ends.values()))
+        ready = wait(list(open_ends.values()), timeout=LOOK)
+        look()
         for rank, receiver in list(open_ends.items()):
             if receiver not in ready:
                 continue
@@ -175,7 +219,7 @@ def _end(children: list[BaseProcess]) -> None:
 
 
 def _child(
-    work: Callable[..., None], group: Group, folder: str, sender: Connection, arguments: tuple[Any, ...]
+    work: Work, group: Group, folder: str, sender: Connection, stopping: Event, arguments: tuple[Any, ...]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends everybody
     _end_with_parent()
@@ -185,20 +229,25 @@ def _child(
             sender.send(("told", what))
 
     try:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/rendezvous", rank=group.rank, world_size=group.world
-        )
-        try:
-            work(group, tell, *arguments)
-            torch.distributed.barrier()
-        finally:
-            torch.distributed.destroy_process_group()
+        with joined(group, init_method=f"file://{folder}/rendezvous"):
+            work(group, tell, stopping.is_set, *arguments)
     except RefereeError as error:
         sender.send(("refused", str(error)))
         raise SystemExit(2) from None
     except Exception:
         sender.send(("failed", traceback.format_exc()))
         raise SystemExit(1) from None
+
+
+@contextlib.contextmanager
+def joined(group: Group, **where: Any) -> Iterator[None]:
+    """While it is open, this process is one of the group, which meets `where` says; all leave it together."""
+    torch.distributed.init_process_group("gloo", rank=group.rank, world_size=group.world, **where)
+    try:
+        yield
+        torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def _end_with_parent() -> None:

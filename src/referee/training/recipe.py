@@ -27,7 +27,7 @@ from referee.training.data import Data, DataOptions, FrameSet, open_data
 from referee.training.features import cached_features, forget
 from referee.training.fit import FitResult, Report, fit
 from referee.training.options import FitOptions
-from referee.training.parallel import Group
+from referee.training.parallel import Group, Launch
 from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
@@ -71,11 +71,13 @@ def train(
     *,
     log: Log | None = None,
     stop: Callable[[], bool] | None = None,
+    launch: Launch | None = None,
 ) -> Path:
     """Train a reward model and return the directory of its artifact.
 
     log: takes named numbers at a step, as a `Logbook` does.
-    stop: asked after every step, in a single process; when it says yes, the training is saved and ends.
+    stop: asked after every step, or nearly so; when it says yes, the training is saved and ends.
+    launch: what runs it elsewhere; None: here, or in processes of this machine where several are wanted.
     """
 
     def say(line: str) -> None:
@@ -95,10 +97,10 @@ def train(
     size = sum(each.numel() for each in model.parameters())
     say(f"{model.spec.model_type} {model.spec.arch}, width {model.spec.width}, {size:,} parameters")
     with Bar(console, log, describe=describe, numbers=numbers) as bar:
-        if options.fit.num_processes == 1:
+        if launch is None and options.fit.num_processes == 1:
             result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop)
         else:
-            result = _in_processes(model, data, options, bar.show)
+            result = _in_processes(model, data, options, bar.show, stop, launch or parallel.launch)
     return _finish(model, data, options, result, say)
 
 
@@ -238,7 +240,14 @@ def _cache() -> Path:
     return cache_dir() / "features"
 
 
-def _in_processes(model: RewardModel, data: Data, options: TrainOptions, show: Callable[[Report], None]) -> FitResult:
+def _in_processes(
+    model: RewardModel,
+    data: Data,
+    options: TrainOptions,
+    show: Callable[[Report], None],
+    stop: Callable[[], bool] | None,
+    launch: Launch,
+) -> FitResult:
     """The same in several processes, which open data and weights for themselves."""
     start = options.output / "checkpoints" / ".start"
     found: list[FitResult] = []
@@ -250,28 +259,46 @@ def _in_processes(model: RewardModel, data: Data, options: TrainOptions, show: C
             show(what)
 
     sides = [
-        None if side is None else ([part.path for part in side.parts], side.cameras) for side in (data.train, data.val)
+        None if side is None else ([part.path.resolve() for part in side.parts], side.cameras)
+        for side in (data.train, data.val)
     ]
+    resume = None if options.resume is None else options.resume.resolve()  # elsewhere, "here" is another folder
+    there = replace(options, output=options.output.resolve(), resume=resume)
     try:
         _artifact(model.spec, dict(model.state_dict()), data, options, None).save(start)
-        parallel.launch(
-            _work, (start, sides, options), backend=options.fit.training_backend,
-            processes=options.fit.num_processes, hear=hear,
+        launch(
+            _work, (start.resolve(), sides, there), backend=options.fit.training_backend,
+            processes=options.fit.num_processes, hear=hear, stop=stop,
         )  # fmt: skip
     finally:
         shutil.rmtree(start, ignore_errors=True)
     kept = Artifact.load(best_model(options.output)).model
-    return replace(found[0], state=dict(kept.state_dict()))
+    return replace(found[-1], state=dict(kept.state_dict()))
 
 
-def _work(group: Group, tell: Callable[[Any], None], start: Path, sides: list[Any], options: TrainOptions) -> None:
+def _work(
+    group: Group,
+    tell: Callable[[Any], None],
+    stop: Callable[[], bool],
+    start: Path,
+    sides: list[Any],
+    options: TrainOptions,
+) -> None:
     """One process of several."""
     logging.getLogger("referee").addHandler(logging.NullHandler())
+    for path in (start, *(path for side in sides if side is not None for path in side[0])):
+        if not path.exists():
+            raise RefereeError(f"there is no {path} here: the data and the run must be in folders that all nodes share")
     train, val = (None if side is None else FrameSet(*side) for side in sides)
     assert train is not None
-    resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
-    model = Artifact.load(start).model
-    result = fit_model(model, Data(train, val), options, resume=resume, group=group, report=tell)
+    place = checkpoint.latest(options.output) if group.again else None
+    if place is None and options.resume is not None:
+        place = checkpoint.find(options.resume)
+    resume = None if place is None else checkpoint.load(place)
+    model, data = Artifact.load(start).model, Data(train, val)
+    result = fit_model(model, data, options, resume=resume, group=group, report=tell, stop=stop)
+    if group.rank == 0:  # a run that was stopped early, or did no better than the one it goes on from, wrote none
+        _artifact(model.spec, result.state, data, options, result.best).save(best_model(options.output))
     tell(replace(result, state={}))  # the weights are in the artifact
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,15 +13,16 @@ from referee.rl import checkpoint
 from referee.rl.policy import Policy
 from referee.rl.ppo import PPO
 from referee.rl.rollout import Rollout
+from referee.workers.threads import Threads
 
 
 class ActorWorker:
-    """Owns the optimiser. Many threads help an update, but beside the stepping pool they only get in its way."""
+    """Owns the optimiser."""
 
     def __init__(self, policy: Policy, algorithm: PPOConfig, actor: ActorConfig, *, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = PPO(policy, algorithm, actor, self.generator)
-        self.threads = actor.num_threads or os.cpu_count() or 1
+        self.threads = Threads(actor.num_threads)
 
     def update_rewards(self, rollout: Rollout, scored: Scored, options: RewardOptions) -> None:
         """Replace the environment's rewards of a rollout by what is really paid: see docs/rewards.md."""
@@ -33,11 +33,8 @@ class ActorWorker:
         warmup = self.learner.config.critic_warmup
         if iteration == warmup > 0:
             self.learner.forget_moments()
-        torch.set_num_threads(self.threads)
-        try:
+        with self.threads.at_work(1.0):
             return self.learner.update(rollout, progress=progress, critic_only=iteration < warmup)
-        finally:
-            torch.set_num_threads(1)
 
     def save_state(self) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
         """Moments of the optimiser; states of generators."""

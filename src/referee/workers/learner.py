@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import partial
 
@@ -18,6 +17,7 @@ from referee.rl.sac import SAC
 from referee.rl.squashed import SquashedPolicy
 from referee.workers.actor import pay_rollout
 from referee.workers.reward import RewardWorker
+from referee.workers.threads import Threads
 
 
 class LearnerWorker:
@@ -34,15 +34,17 @@ class LearnerWorker:
         seed: int,
         cameras: tuple[str, ...] | None = None,
         lesson: BCConfig | None = None,
+        spare: int = 0,
     ) -> None:
         """cameras: of the pictures in the replays, where they are what the policy observes.
 
-        lesson: how to clone the demonstrations, where the first policy is a clone.
+        lesson: how to clone the demonstrations, where the first policy is a clone. spare: cores that others need
+        meanwhile.
         """
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = SAC(policy, algorithm, actor, self.generator)
         self.replay, self.demos, self._cameras = replay, demos, cameras
-        self.threads = actor.num_threads or os.cpu_count() or 1
+        self.threads = Threads(actor.num_threads, spare=spare)
         self._owed, self._alone, self._lesson = 0.0, 0, lesson
         self.settling = algorithm.settle_steps > 0
         """Whether the first policy acts on, and nothing is learned yet."""
@@ -67,14 +69,11 @@ class LearnerWorker:
         def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
             return combine(env, model, options, true_success=truth)
 
-        torch.set_num_threads(self.threads)
-        try:
+        with self.threads.all_at_work():
             for memory in (self.replay, self.demos):
                 if memory is not None:
                     every = options.reward_mode == "per_step"
                     frames += memory.rescore(judge, mix, every=every, version=manager.version)
-        finally:
-            torch.set_num_threads(1)
         return frames
 
     # --- learning ---
@@ -130,14 +129,11 @@ class LearnerWorker:
         alone = min(updates, self._alone)
         self._alone -= alone
         found: dict[str, float] = {}
-        torch.set_num_threads(self.threads)
-        try:
+        with self.threads.at_work(updates):
             for count, critic_only in ((alone, True), (updates - alone, False)):
                 if count:
                     found |= self.learner.update(self.replay, self.demos, count, critic_only=critic_only)
-            return found
-        finally:
-            torch.set_num_threads(1)
+        return found
 
     # --- keeping ---
 

@@ -38,7 +38,7 @@ class RewardWorker:
         """
         num_envs = env.num_envs if num_envs is None else num_envs
         self.manager, self.options = manager, manager.options
-        self.cameras = _views(manager, env)
+        self.cameras = cameras_for(manager, env)
         self.gate: Gate = manager.gate(num_envs)
         self._env = env
         self._finals = FinalPictures(lambda ids: env.render_cameras(ids, final=True, cameras=self.cameras))
@@ -275,12 +275,12 @@ def first_held(success: np.ndarray, hold: int) -> int | None:
     return None
 
 
-def _views(manager: RewardManager, env: RefereeVectorEnv) -> tuple[str, ...]:
-    """The cameras of the environment that the model looks at."""
+def cameras_for(manager: RewardManager, env: RefereeVectorEnv, section: str = "env.train") -> tuple[str, ...]:
+    """The cameras of the environment that the model looks at. section: of the configuration, for messages."""
     spec = manager.artifact.spec
     if spec.resize == "none" and not spec.crop and env.image_size != spec.image_size:
         raise RefereeError(
-            f"the reward model takes {spec.image_size}x{spec.image_size} px, but env.train.image_size is "
+            f"the reward model takes {spec.image_size}x{spec.image_size} px, but {section}.image_size is "
             f"{env.image_size}: make them the same"
         )
     found = []
@@ -288,7 +288,7 @@ def _views(manager: RewardManager, env: RefereeVectorEnv) -> tuple[str, ...]:
         camera = env.cameras[0] if name in MAIN_NAMES and name not in env.cameras else name
         if camera not in env.cameras:
             raise RefereeError(
-                f"the reward model looks at camera {name!r}, but env.train.cameras are {', '.join(env.cameras)}: add it"
+                f"the reward model looks at camera {name!r}, but {section}.cameras are {', '.join(env.cameras)}: add it"
             )
         found.append(camera)
     return tuple(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from referee.config.schema import PandaEnvConfig
@@ -80,11 +79,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         An integer seed gives environment i the seed + i, a sequence gives one each. Without a seed, the next
         episodes of the present seeds begin.
         """
-        mask = np.ones(self.num_envs, bool)
-        if options and "reset_mask" in options:
-            mask = np.asarray(options["reset_mask"], bool)
-            if mask.shape != (self.num_envs,):
-                raise RefereeError(f"reset_mask has shape {mask.shape}, but ({self.num_envs},) is needed")
+        mask = self.check_mask(options)
         if seed is not None:
             self._seed(seed, mask)
         ids = np.flatnonzero(mask)
@@ -135,17 +130,15 @@ class PandaVectorEnv(RefereeVectorEnv):
         cameras: Sequence[str] | None = None,
     ) -> Observation:
         """See `RefereeVectorEnv.render_cameras`."""
-        ids = self._check_ids(env_ids, final)
-        strange = [name for name in cameras or () if name not in self.cameras]
-        if strange:
-            raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
+        ids = self.check_ids(env_ids, self._just_finished if final else None)
+        self.check_cameras(cameras)
         return split_views(self._camera.render(*self._scene_of(ids, final), cameras=cameras))
 
     def render_film(
         self, env_ids: Sequence[int] | np.ndarray | None = None, *, final: bool = False, pixels: int = 360
     ) -> np.ndarray:
         """Pictures for people, uint8[n,H,W,3]: the whole arm, smooth, with real shadows (slower)."""
-        ids = self._check_ids(env_ids, final)
+        ids = self.check_ids(env_ids, self._just_finished if final else None)
         if self._film is None or self._film.pixels != pixels:
             if self._film is not None:
                 self._film.close()
@@ -210,31 +203,12 @@ class PandaVectorEnv(RefereeVectorEnv):
 
     def _make_spaces(self) -> None:
         actions = 4 if self.config.control_mode == "ee_delta" else 8
-        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,), np.float32)
-        spaces: dict[str, gym.Space[Any]] = {}
         self._has_state = self.obs_mode in ("state", "state+rgb")
         self._has_images = self.obs_mode in ("rgb", "state+rgb")
-        if self._has_state:
-            size = self.task.observe(World.of(self._sim, self._goal)).shape[1]
-            spaces["states"] = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        if self._has_images:
-            frame = (self.image_size, self.image_size, 3)
-            views = (len(self.cameras) - 1, *frame)
-            spaces["main_images"] = gym.spaces.Box(0, 255, frame, np.uint8)
-            spaces["extra_view_images"] = gym.spaces.Box(0, 255, views, np.uint8)
-        self.single_observation_space = gym.spaces.Dict(spaces)
-        self.action_space = gym.vector.utils.batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.make_spaces(actions, self.task.observe(World.of(self._sim, self._goal)).shape[1])
 
     def _seed(self, seed: int | Sequence[int | None], mask: np.ndarray) -> None:
-        if isinstance(seed, (int, np.integer)):
-            if seed < 0:
-                raise RefereeError(f"seed is {seed}, but it must be 0 or more")
-            seeds: list[int | None] = [int(seed) + i for i in range(self.num_envs)]
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_envs:
-                raise RefereeError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        seeds = self.check_seeds(seed)
         for i in np.flatnonzero(mask):
             value = seeds[i]
             if value is not None:
@@ -319,16 +293,6 @@ class PandaVectorEnv(RefereeVectorEnv):
         if self._has_images:
             observation |= self.render_cameras()
         return observation
-
-    def _check_ids(self, env_ids: Sequence[int] | np.ndarray | None, final: bool) -> np.ndarray:
-        default = np.flatnonzero(self._just_finished) if final else np.arange(self.num_envs)
-        ids = default if env_ids is None else np.asarray(env_ids, np.int64).reshape(-1)
-        if len(ids) and (ids.min() < 0 or ids.max() >= self.num_envs):
-            raise RefereeError(f"environment ids must lie in 0..{self.num_envs - 1}, got {ids.tolist()}")
-        if final and not self._just_finished[ids].all():
-            late = ids[~self._just_finished[ids]].tolist()
-            raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
-        return ids
 
     def _scene_of(self, ids: np.ndarray, final: bool) -> tuple[np.ndarray, np.ndarray, Looks | None]:
         qpos, goal = (self._final_qpos, self._final_goal) if final else (self._sim.qpos, self._goal)

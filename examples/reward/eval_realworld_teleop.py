@@ -1,0 +1,16 @@
+"""Lead the arm and watch the reward model: a front door to `referee run` with config/realworld_teleop.yaml."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from referee.cli import main
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config-path", default=str(Path(__file__).parent / "config"), help="a folder of yours")
+    parser.add_argument("--config-name", default="realworld_teleop")
+    parser.add_argument("overrides", nargs="*", help="key=value")
+    given = parser.parse_args()
+    where = ["--config-path", given.config_path, given.config_name]
+    sys.exit(main(["run", *where, "runner.recipe=teleop", *given.overrides]))

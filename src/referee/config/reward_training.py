@@ -1,0 +1,100 @@
+"""Keys of a reward model that is trained: its net, its optimiser, its batches."""
+# ruff: noqa: RUF009 -- key() makes a dataclasses.field; nothing mutable is shared
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from referee.config.declare import key
+
+ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetModelConfig:
+    """`resnet`: a ResNet, its feature map averaged, and a small head."""
+
+    model_type: str = key("resnet", "which reward model", tag=True)
+    arch: str = key("resnet10", "the encoder", choices=ARCHITECTURES)
+    width: int = key(16, "channels of its first layer; pretrained ones have 64", low=1)
+    norm: str = key("batch", "how channels are normalised", choices=("batch", "group"))
+    hidden_dim: int | None = key(256, "of the head; null = one linear layer", low=1)
+    dropout: float = key(0.0, "in the head", low=0, high=0.99)
+    image_size: int | None = key(None, "pixels that the model takes; null = those of the data", low=8)
+    crop: tuple[str, ...] = key((), "cut out before scaling: camera:top,left,height,width in pixels")
+    normalize: bool = key(True, "by ImageNet's mean and deviation")
+    precision: str = key("fp32", "of the encoder", choices=("fp32", "bf16"))
+    pretrained: str | None = key(None, "weights of the encoder, a local file; null = none")
+    model_path: str | None = key(None, "artifact or checkpoint to go on learning from; null = start anew")
+    freeze_encoder: bool = key(False, "train the head alone, on features that are encoded once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryClassifierConfig(ResNetModelConfig):
+    """`binary_classifier`: a ResNet10, usually frozen, and a learned weighting of its feature map."""
+
+    model_type: str = key("binary_classifier", "which reward model", tag=True)
+    freeze_encoder: bool = key(True, "train the head alone, on features that are encoded once")
+    num_spatial_blocks: int = key(8, "learned weightings of the feature map", low=1)
+    pooling: str = key("spatial", "weigh the whole feature map, or its average", choices=("spatial", "average"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardOptimConfig:
+    """The optimiser of a reward model."""
+
+    optimizer: str = key("adamw", "which", choices=("adamw", "adam"))
+    lr: float = key(3e-3, "learning rate", low=0)
+    weight_decay: float = key(1e-2, "pull towards 0", low=0)
+    schedule: str = key("cosine", "after the warm-up", choices=("cosine", "constant"))
+    warmup_ratio: float = key(0.1, "share of the steps in which the learning rate rises", low=0, high=0.99)
+    clip_grad: float = key(1.0, "largest norm of the gradient; 0 = no limit", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """How far training images are changed; validation and use see images as they are."""
+
+    random_shift: int = key(3, "largest shift in pixels; 0 = none", low=0)
+    brightness: float = key(0.1, "largest change of a factor; 0 = none", low=0, high=1)
+    contrast: float = key(0.1, "the same for contrast", low=0, high=1)
+    saturation: float = key(0.0, "the same for saturation", low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardActorConfig:
+    """Who learns a reward model, and how."""
+
+    model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
+    optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
+    augment: AugmentConfig = key(AugmentConfig, "changes to training images")
+    global_batch_size: int = key(64, "frames per step", low=1)
+    micro_batch_size: int | None = key(None, "frames per forward pass; null = all of a process's share", low=1)
+    sampling: str = key(
+        "balanced", "as many successes as failures in a batch, or every frame once", choices=("balanced", "natural")
+    )
+    positive_weight: float | None = key(
+        None, "weight of a success; null = 1, 0 = failures / successes", low=0, only_if="sampling=natural"
+    )
+    best_metric: str = key(
+        "val_loss",
+        "what the best model is best at",
+        choices=("val_auroc", "val_loss", "val_accuracy", "train_accuracy"),
+    )
+    encoder_warmup_steps: int | None = key(
+        None,
+        "steps before a frozen encoder is frozen; null = 100 without pretrained weights",
+        low=0,
+        only_if="model.freeze_encoder",
+    )
+    feature_copies: int = key(
+        0, "augmented copies of each frame among cached features", low=0, only_if="model.freeze_encoder"
+    )
+    training_backend: str = key("simple", "one process, or several", choices=("simple", "ddp", "fsdp"))
+    num_processes: int = key(
+        1,
+        "of them; with a placement, as many as are placed",
+        low=1,
+        only_if="training_backend=ddp or training_backend=fsdp",
+    )
+    num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)

@@ -1,0 +1,1 @@
+"""Arms, cameras and input devices, real ones and their twins, behind small protocols."""

@@ -1,0 +1,112 @@
+"""Every key of the five documents is accepted, translated with a notice, or refused with a reason."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from referee.config import load, presets
+from referee.config.leaves import dotted, flatten
+from referee.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_keys", ROOT / "docs/make_keys.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_keys"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+KEYS = script()
+BLOCKS = list(KEYS.blocks())
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+def test_a_block_of_a_document_loads(block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EMBODIED_PATH", "DUALVIEW_SFT_DATA_ROOT"):
+        monkeypatch.setenv(name, "/somewhere")
+    (tmp_path / "mine.yaml").write_text(block.file())
+    loaded = load(str(tmp_path / "mine.yaml"))
+    said = "\n".join(loaded.notices)
+    for path, value in flatten(yaml.safe_load(block.text)):
+        key = dotted(path)
+        what = KEYS.fate(key, value, block)
+        assert not what.startswith("refused")
+        if what.startswith("`"):  # under another name, or with another value
+            assert key in said
+            assert f"translated from {key}" in str(loaded.sources) or "=" in what
+        if what.startswith("no effect"):
+            assert key in said
+
+
+def test_the_table_is_what_the_script_writes() -> None:
+    assert (ROOT / "docs/keys.md").read_text() == KEYS.table(), "run: python docs/make_keys.py"
+
+
+def test_a_schedule_under_reward_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"reward\.lr_sched\.kind .* is refused: set actor\.optim\.schedule"):
+        load("train_reward_model", ["+reward.lr_sched.kind=cosine"])
+
+
+def test_the_directory_that_004_shows_is_the_runs_own(tmp_path: Path) -> None:
+    """Where nobody names the run's directory, `${runner.logger.log_path}` alone would be a folder called None."""
+    block = next(block for block in BLOCKS if block.name == "004_collect")
+    (tmp_path / "mine.yaml").write_text(block.file())
+    assert load(str(tmp_path / "mine.yaml")).config.env.train.data_collection.save_dir is None
+
+
+def test_a_reference_to_null_within_a_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runner\.logger\.log_path is null here; set it"):
+        load("maniskill_ppo_mlp", ["env.train.data_collection.enabled=true",
+                                   "env.train.data_collection.save_dir=${runner.logger.log_path}/mine"])  # fmt: skip
+
+
+def test_the_world_decides_what_an_older_value_means() -> None:
+    old = ["env.train.init_params.id=PushCube-v1", "env.eval.init_params.id=PushCube-v1",
+           "env.train.cameras=[base_camera]", "env.train.control_mode=pd_ee_delta_pos"]  # fmt: skip
+    here = load("maniskill_ppo_mlp", [f"+{line}" if "init" in line else line for line in old]).config.env.train
+    assert (here.task, here.cameras, here.control_mode) == ("PushCube-v1", ("base_camera",), "pd_ee_delta_pos")
+    there = load("panda_ppo_mlp", [f"+{line}" if "init" in line else line for line in old]).config.env.train
+    assert (there.task, there.cameras, there.control_mode) == ("PushCube", ("front",), "ee_delta")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples/embodiment/config").glob("*.yaml")), ids=lambda f: f.stem)
+def test_the_examples_begin_as_the_presets(file: Path) -> None:
+    assert file.stem in presets()
+    mine, ours = load(str(file)), load(file.stem)
+    assert mine.config == ours.config
+    assert file.read_text() == (ROOT / f"src/referee/config/presets/{file.name}").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script", ["run_embodiment.sh maniskill_ppo_cnn", "train_embodied_agent.py --config-name maniskill_ppo_cnn"]
+)
+def test_the_front_doors_take_our_configurations(script: str) -> None:
+    """Both get as far as a key that is wrong, in a file that lies in examples/embodiment/config."""
+    name, *arguments = script.split()
+    runner = ["sh"] if name.endswith(".sh") else [sys.executable]
+    file = str(ROOT / "examples/embodiment" / name)
+    done = subprocess.run(
+        [*runner, file, *arguments, "env.train.num_env=3"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "did you mean env.train.num_envs?" in done.stderr + done.stdout
+
+
+def test_the_install_script_prints_the_line() -> None:
+    script = ["sh", str(ROOT / "requirements/install.sh"), "embodied"]
+    done = subprocess.run(
+        [*script, "--env", "maniskill_libero", "--vlm-reward"], capture_output=True, text=True, check=True
+    )
+    assert "pip install -e '.[maniskill,vlm]'" in done.stdout and "LIBERO is not part" in done.stdout
+    wrong = subprocess.run([*script, "--env", "moon"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "unknown environment moon" in wrong.stderr

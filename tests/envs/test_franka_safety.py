@@ -1,0 +1,213 @@
+"""When something is not right, the arm holds and says so: never a success, never a motion on old data."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from test_franka import config
+
+from referee.envs.franka.env import FrankaVectorEnv
+from referee.envs.franka.guard import Limits, guarded
+from referee.envs.policies import make_policy
+from referee.errors import ConfigError, RefereeError
+from referee.robots.arm import ArmError
+from referee.robots.poses import Pose, PoseError
+from referee.robots.twin import Faults, Twin
+
+TARGET = (0.5, 0.0, 0.088, -3.14, 0.0, 0.0)
+FORWARD = np.array([[1.0, 0.0, 0.0]], np.float32)
+
+
+def make(**options: Any) -> FrankaVectorEnv:
+    return FrankaVectorEnv(config(no_gripper=True, obs_mode="state", **{"target_ee_pose": TARGET, **options}))
+
+
+@pytest.fixture
+def env() -> Iterator[FrankaVectorEnv]:
+    made = make()
+    made.reset(seed=0)
+    yield made
+    made.close()
+
+
+def twin(env: FrankaVectorEnv) -> Twin:
+    arm = env.stations[0].arm
+    assert isinstance(arm, Twin)
+    return arm
+
+
+def where(env: FrankaVectorEnv) -> np.ndarray:
+    """The true place of the fingertips."""
+    return twin(env).sim.tcp[0].copy()
+
+
+def assert_holds(env: FrankaVectorEnv, said: str, result: Any, before: np.ndarray) -> None:
+    _, rewards, terminated, _, info = result
+    assert np.abs(where(env) - before).max() < 5e-3  # what it had of speed, no more
+    assert said in info["hold"][0] and info["_hold"][0]
+    assert rewards[0] == 0 and not terminated[0] and not info["success"][0]
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ({"frozen": ("wrist",)}, "camera wrist"),
+        ({"dark": ("front",)}, "camera front gives no frames"),
+        ({"frame_seconds": 0.5}, "camera wrist is 0.50 s old"),
+        ({"lost": True}, "does not answer"),
+        ({"refused": True}, "refuses commands"),
+        ({"reply_seconds": 0.4}, "0.40 s late"),
+    ],
+)
+def test_faults_make_the_arm_hold(faults: dict[str, Any], said: str) -> None:
+    env = make(fault_seconds=60.0)
+    env.reset(seed=0)
+    env.step(FORWARD)
+    twin(env).faults = Faults(**faults)
+    first = env.step(FORWARD)  # a fault that begins during a step is seen at its end
+    assert first[4]["_hold"][0]
+    before = where(env)
+    for _ in range(5):
+        result = env.step(FORWARD)
+        assert_holds(env, said, result, before)
+    assert result[4]["_executed_action"].all() and not result[4]["executed_action"].any()
+    twin(env).faults = Faults()
+    env.step(FORWARD)  # looks again, and does not move yet
+    before = where(env)
+    result = env.step(FORWARD)
+    assert "hold" not in result[4]
+    assert where(env)[0] - before[0] > 0.01
+    env.close()
+
+
+def test_a_fault_that_lasts_ends_the_episode_and_then_the_run(env: FrankaVectorEnv) -> None:
+    env.step(FORWARD)
+    twin(env).faults = Faults(lost=True)
+    steps = 0
+
+    def go_on() -> None:
+        nonlocal steps
+        while steps < 40:
+            steps += 1
+            env.step(FORWARD)
+
+    with pytest.raises(ArmError, match="no episode can begin, for 10 s now: the arm does not answer"):
+        go_on()
+    assert steps == 21  # two seconds after the step in which it was noticed
+
+
+def test_a_fault_that_passes_costs_the_episode_only(env: FrankaVectorEnv) -> None:
+    env.step(FORWARD)
+    twin(env).faults = Faults(frozen=("wrist",), until=env.stations[0].clock.now() + 5.0)
+    truncated, steps = np.array([False]), 0
+    while not truncated[0]:
+        _, _, _, truncated, info = env.step(FORWARD)
+        steps += 1
+    assert steps == 21
+    assert not info["final_info"]["success"][0]
+    before = where(env)
+    assert "hold" not in env.step(FORWARD)[4]
+    assert where(env)[0] - before[0] > 0.01
+
+
+def test_nothing_is_a_success_while_the_arm_holds() -> None:
+    env = make(terminate_on_success=False)
+    env.reset(seed=0)
+    expert = make_policy(env, "expert")
+    for _ in range(40):
+        info = env.step(expert())[4]
+    assert info["success"][0] and info["task_success"][0]
+    twin(env).faults = Faults(frozen=("wrist",))
+    _, rewards, _, _, info = env.step(expert())
+    assert not info["success"][0] and rewards[0] == 0 and info["task_success"][0]
+    env.close()
+
+
+def test_a_late_action_is_not_taken(env: FrankaVectorEnv) -> None:
+    env.step(FORWARD)
+    env.stations[0].clock.sleep(1.5)
+    twin(env).state()
+    before = where(env)
+    result = env.step(FORWARD)
+    assert_holds(env, "based on an observation 1.50 s old", result, before)
+    assert "hold" not in env.step(FORWARD)[4]
+
+
+def test_whoever_waits_for_a_reward_can_hold(env: FrankaVectorEnv) -> None:
+    env.step(FORWARD)
+    before = where(env)
+    result = env.hold("the reward is late")
+    assert_holds(env, "the reward is late", result, before)
+    with pytest.raises(RefereeError, match="before the first reset"):
+        make().hold("early")
+
+
+def test_the_box_is_a_wall(env: FrankaVectorEnv) -> None:
+    for _ in range(12):
+        info = env.step(FORWARD)[4]
+    assert where(env)[0] <= 0.6 + 2e-3  # 10 cm from the target
+    assert info["limited"][0] == "the workspace ends here (x)" and "hold" not in info
+
+
+def test_an_arm_outside_its_box_is_not_moved(env: FrankaVectorEnv) -> None:
+    twin(env).move_to(Pose.from_xyzrpy([0.4, 0.2, 0.3, 3.14, 0, 0]), speed=1.0)
+    env.stations[0].observe()
+    before = where(env)
+    assert_holds(env, "10.1 cm outside its workspace", env.step(FORWARD), before)
+
+
+def test_no_step_is_longer_than_allowed() -> None:
+    limits = Limits(np.full(3, -1.0), np.full(3, 1.0), max_step=0.02, max_turn=0.1, max_tilt=0.3)
+    pose = Pose.from_xyzrpy([0.5, 0, 0.2, np.pi, 0, 0])
+    target = guarded(pose, np.ones(3), np.ones(3), limits).target
+    assert target is not None
+    metres, radians = pose.apart(target)
+    assert metres == pytest.approx(0.02) and radians == pytest.approx(0.1)
+    for _ in range(10):  # over and over about x: the tilt ends
+        command = guarded(pose, np.zeros(3), np.array([1.0, 0.0, 0.0]), limits)
+        assert command.target is not None
+        pose = command.target
+    assert command.said == "the hand may not tilt further"
+    assert pose.apart(Pose.from_xyzrpy([0.5, 0, 0.2, np.pi, 0, 0]))[1] == pytest.approx(0.3)
+
+
+def test_success_by_pose_must_be_held_and_is_counted_anew() -> None:
+    env = make(success_hold_steps=4)
+    env.reset(seed=0)
+    expert = make_policy(env, "expert")
+    info: dict[str, Any] = {"success": np.array([False])}
+    steps = 0
+    while not info["success"][0]:
+        info = env.step(expert())[4]
+        steps += 1
+    up = np.array([[0.0, 0.0, 1.0]], np.float32)
+    assert env.step(expert())[4]["success"][0]  # second
+    while info["success"][0]:
+        _, _, terminated, _, info = env.step(up)  # out of the zone: the label is about this frame
+        assert not terminated[0]
+    held = 0
+    for _ in range(40):
+        _, _, terminated, _, info = env.step(expert())
+        held = held + 1 if (info["final_info"] if terminated[0] else info)["success"][0] else 0
+        if terminated[0]:
+            break
+    assert terminated[0] and held == 4
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_ee_pose": (500.0, 0, 88, -3.14, 0, 0)}, "millimetres"),
+        ({"target_ee_pose": (0.5, 0, 0.088, -180.0, 0, 0)}, "degrees"),
+        ({"workspace_low": (0.55, -0.1, 0.0)}, "outside the workspace"),
+        ({"workspace_low": (400.0, -100.0, 0.0)}, "millimetres"),
+        ({"workspace_high": (0.3, 0.1, 0.4)}, "must be below"),
+        ({"workspace_low": (0.3, 0.1)}, "three are needed"),
+        ({"reset_ee_pose": (0.5, 0.0, 0.2, 2.0, 0, 0)}, "max_tilt"),
+    ],
+)
+def test_implausible_poses_are_refused_before_anything_is_reached(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ConfigError, PoseError), match=said):
+        make(**options)

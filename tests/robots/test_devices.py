@@ -1,0 +1,144 @@
+"""RealSense through its software device, the SpaceMouse through its own decoder, and the self-tests of all devices."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from referee.robots.cameras import CameraError, RealSense, square
+from referee.robots.check import ASKED, check_arm, check_camera, check_spacemouse
+from referee.robots.clock import SimulatedClock, WallClock
+from referee.robots.spacemouse import Motion, ScriptedInput, SpaceMouse
+from referee.robots.twin import Faults, Twin
+from referee.sim.scene import Scene
+
+
+def test_the_middle_of_a_picture_is_scaled() -> None:
+    image = np.zeros((48, 64, 3), np.uint8)
+    image[:, 8:32] = 200  # left half of the middle square
+    small = square(image, 12)
+    assert small.shape == (12, 12, 3)
+    assert (small[:, :6] == 200).all() and (small[:, 6:] == 0).all()
+
+
+def test_a_realsense_gives_dated_numbered_frames() -> None:
+    rs = pytest.importorskip("pyrealsense2")
+    device = rs.software_device()
+    sensor = device.add_sensor("colour")
+    stream = rs.video_stream()
+    stream.type, stream.index, stream.uid, stream.width, stream.height, stream.fps, stream.bpp, stream.fmt = (
+        rs.stream.color, 0, 0, 64, 48, 30, 3, rs.format.rgb8)  # fmt: skip
+    profile = sensor.add_video_stream(stream)
+    camera = RealSense("wrist", 12, WallClock())
+    with pytest.raises(CameraError, match="camera wrist has given no frame yet"):
+        camera.frame()
+    sensor.open(profile)
+    sensor.start(camera.take)
+
+    def send(number: int, value: int) -> None:
+        frame = rs.software_video_frame()
+        frame.pixels = np.full((48, 64, 3), value, np.uint8)
+        frame.stride, frame.bpp, frame.timestamp, frame.frame_number = 64 * 3, 3, 33.0 * number, number
+        frame.domain, frame.profile = rs.timestamp_domain.system_time, profile.as_video_stream_profile()
+        sensor.on_video_frame(frame)
+
+    for number, value in ((1, 10), (2, 250)):
+        send(number, value)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                if camera.frame().number == number:
+                    break
+            except CameraError:
+                pass
+            time.sleep(0.01)
+        seen = camera.frame()
+        assert seen.number == number and (seen.image == value).all() and seen.image.shape == (12, 12, 3)
+        assert time.monotonic() - seen.time < 5
+    again = camera.frame()
+    assert (again.number, again.time) == (seen.number, seen.time)
+    sensor.stop()
+    sensor.close()
+
+
+class FakeHid:
+    """What easyhid gives pyspacemouse: reports that wait, then nothing."""
+
+    def __init__(self, reports: list[bytes]) -> None:
+        self.reports = reports
+
+    def read(self, size: int) -> bytes:
+        return self.reports.pop(0) if self.reports else b""
+
+    def close(self) -> None:
+        self.reports = []
+
+
+def test_a_spacemouse_is_read_to_its_newest_report() -> None:
+    moved = SimpleNamespace(x=0.5, y=-0.01, z=0.0, roll=0.0, pitch=0.0, yaw=1.4, buttons=[1, 0], t=3.0)
+    device = SimpleNamespace(read=lambda: moved, close=lambda: None)
+    motion = SpaceMouse(device, SimulatedClock()).read()
+    assert motion.translation.tolist() == [0.5, 0.0, 0.0]  # a puck at rest is rarely exactly at zero
+    assert motion.rotation.tolist() == [0.0, 0.0, 1.0]
+    assert motion.left and not motion.right and motion.active
+    assert not Motion().active
+
+
+def test_pyspacemouse_speaks_in_the_frame_of_the_base() -> None:
+    pyspacemouse = pytest.importorskip("pyspacemouse", exc_type=Exception)
+    specs = pyspacemouse.get_device_specs()
+    spec = next(value for name, value in specs.items() if "Compact" in name)
+    spec = pyspacemouse.apply_axis_convention(spec, pyspacemouse.AxisConvention.ROS)
+    push = (350).to_bytes(2, "little", signed=True)
+    pull = (-350).to_bytes(2, "little", signed=True)
+    none = b"\0\0"
+    # The device itself says: x right, y towards the person, z down.
+    forward = bytes([1]) + none + pull + none + none * 3
+    left = bytes([1]) + pull + none + none + none * 3
+    up = bytes([1]) + none + none + pull + none * 3
+    for report, wanted in ((forward, [1, 0, 0]), (left, [0, 1, 0]), (up, [0, 0, 1])):
+        device = pyspacemouse.SpaceMouseDevice(info=spec, device=FakeHid([bytes([1]) + push * 6, report]))
+        motion = SpaceMouse(device, SimulatedClock()).read()
+        np.testing.assert_allclose(motion.translation, wanted, atol=0.05)
+
+
+# --- self-tests ---
+
+
+def twin(**faults: Any) -> Twin:
+    return Twin(Scene(), SimulatedClock(), cameras=("wrist",), faults=Faults(**faults))
+
+
+def test_a_healthy_twin_passes() -> None:
+    arm = twin()
+    answers, pose = check_arm(arm, arm.clock)
+    assert answers.good and pose.good and "0.4800, 0.0000, 0.2000, 3.1416" in pose.detail
+    found = check_camera(arm.cameras[0], arm.clock, control_hz=10)
+    assert found.good and f"{ASKED} new frames" in found.detail
+    arm.close()
+
+
+def test_each_fault_is_named_with_its_fix() -> None:
+    lost = twin(lost=True)
+    (found,) = check_arm(lost, lost.clock)
+    assert not found.good and "does not answer" in found.detail and "robot_ip" in found.fix
+    slow = twin(reply_seconds=0.2)
+    first = next(check_arm(slow, slow.clock))
+    assert not first.good and "200 ms" in first.detail and "real-time kernel" in first.fix
+    frozen = twin()
+    frozen.cameras[0].frame()
+    frozen.faults = Faults(frozen=("wrist",))
+    found = check_camera(frozen.cameras[0], frozen.clock, control_hz=10)
+    assert not found.good and f"{ASKED - 1} of {ASKED} frames" in found.detail and "USB 3" in found.fix
+    dark = twin(dark=("wrist",))
+    assert "gives no frames" in check_camera(dark.cameras[0], dark.clock, control_hz=10).detail
+    frozen.close()
+
+
+def test_a_spacemouse_that_sends_zeros_is_found_out() -> None:
+    found = check_spacemouse(ScriptedInput(), SimulatedClock())
+    assert not found.good and "nothing but zeros" in found.detail and "spacenavd" in found.fix
+    moved = [Motion(), Motion(translation=np.array([0.3, 0.0, 0.0]))]
+    assert check_spacemouse(ScriptedInput(moved), SimulatedClock()).good

@@ -1,0 +1,84 @@
+"""The presets of the documents on ManiSkill, each run once with small sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from referee.cli import main
+from referee.envs.maniskill import vulkan
+from referee.episodes.formats.detect import read_any
+from referee.models import Artifact, Calibration, ModelSpec, Reference, build
+from referee.models.artifact import embed
+
+pytest.importorskip("mani_skill")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.has_loader(), reason=vulkan.LOADER_LINE)]
+SMALL = [
+    f"env.{name}.{line}"
+    for name in ("train", "eval")
+    for line in ("num_envs=2", "num_workers=1", "max_episode_steps=4", "shader=unlit", "light_scene=true",
+                 "image_size=64", "task=PushCube-v1")
+]  # fmt: skip
+BRIEF = [
+    "runner.eval_episodes=2", "runner.eval_interval=1", "actor.num_threads=1", "actor.model.hidden_dims=[8]",
+]  # fmt: skip
+PPO = ["algorithm.rollout_steps=8", "actor.global_batch_size=16", "runner.max_steps=32", "algorithm.update_epochs=1"]
+SAC = ["runner.max_steps=40", "algorithm.random_steps=10", "actor.global_batch_size=8", "runner.background.max_lag=40"]
+
+
+def run(preset: str, folder: Path, *lines: str) -> dict[str, float]:
+    assert main(["run", preset, *SMALL, *BRIEF, f"runner.logger.log_path={folder}", *lines]) == 0
+    result: dict[str, float] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that nobody trained."""
+    torch.manual_seed(0)
+    net = build(ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("base_camera", "side"), hidden_dim=8))
+    frames = np.random.default_rng(0).integers(0, 255, (16, 2, 64, 64, 3), dtype=np.uint8)
+    reference = Reference.of(embed(net.eval(), frames), frames).calibrated(embed(net, frames))
+    folder = tmp_path_factory.mktemp("model") / "artifact"
+    Artifact(net, Calibration(threshold=0.5), {}, reference).save(folder)
+    return folder
+
+
+def test_ppo_and_going_on_and_judging(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("maniskill_ppo_mlp", tmp_path / "a", *PPO)["steps"] == 32
+    again = run("maniskill_ppo_mlp", tmp_path / "b", *PPO, "runner.max_steps=48", f"runner.resume_dir={tmp_path / 'a'}")
+    assert again["steps"] == 48
+    assert main(["eval", str(tmp_path / "b"), "--episodes", "2"]) == 0
+    assert "success at the end" in capsys.readouterr().out
+
+
+def test_ppo_on_images(tmp_path: Path) -> None:
+    assert run("maniskill_ppo_cnn", tmp_path, *PPO)["steps"] == 32
+
+
+def test_collecting_while_training(tmp_path: Path) -> None:
+    place = f"env.train.data_collection.save_dir={tmp_path / 'data'}"
+    run("maniskill_collect_reward_data", tmp_path / "run", *PPO, place)
+    episodes = list(read_any(tmp_path / "data"))
+    assert len(episodes) == 8
+    assert all(episode.observations["main_images"].shape == (5, 64, 64, 3) for episode in episodes)
+
+
+def test_collecting_while_evaluating(tmp_path: Path) -> None:
+    run("maniskill_ppo_mlp_qwentrend_collect", tmp_path, *PPO, "runner.max_steps=16")
+    assert len(list((tmp_path / "collected_data").rglob("*.pkl"))) >= 2
+
+
+def test_a_reward_model_pays_ppo(tmp_path: Path, model: Path) -> None:
+    run("maniskill_ppo_mlp_resnet_reward", tmp_path, *PPO, f"reward.model.model_path={model}")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert any("reward/hacking_gap" in line for line in lines)
+
+
+def test_a_reward_model_pays_sac_side_by_side(tmp_path: Path, model: Path) -> None:
+    result = run("maniskill_sac_mlp_resnet_reward_async", tmp_path, *SAC, f"reward.model.model_path={model}")
+    assert result["steps"] >= 40

@@ -1,0 +1,145 @@
+"""Teleoperation with a live verdict: what is shown, what ends episodes, and what a late verdict does."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from referee.config import load
+from referee.config.schema import PandaEnvConfig
+from referee.envs import make_vec
+from referee.envs.franka.env import FrankaVectorEnv
+from referee.episodes import EpisodeStore, Meta
+from referee.episodes.live import LiveRecording
+from referee.errors import RefereeError
+from referee.models import Artifact
+from referee.rewards import Gate, RewardManager, RewardOptions
+from referee.runners import run
+from referee.workers import teleop as workers
+from referee.workers.teleop import LiveJudge, Look, TeleopWorker
+
+SIM = ["runner.recipe=teleop", "env.eval.num_envs=1", "env.eval.num_threads=1", "env.eval.task=Reach",
+       "runner.policy=random", "reward.use_reward_model=true", "reward.reward_mode=per_step"]  # fmt: skip
+TWIN = ["robot.driver=twin", "robot.realtime=false", "runner.policy=random", "env.eval.cameras=[front,side]"]
+
+
+def go(folder: Path, model: Path, *overrides: str, preset: str = "panda_expert", base: list[str] = SIM) -> None:
+    lines = [*base, f"reward.model.model_path={model}", f"runner.logger.log_path={folder}", *overrides]
+    run(load(preset, lines))
+
+
+def test_each_step_is_judged_and_shown(tmp_path: Path, refinable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    go(tmp_path, refinable, "runner.max_steps=12", "env.eval.max_episode_steps=5", "reward.use_reward_prob=true",
+       "env.eval.data_collection.enabled=true", "reward.reward_threshold=0.2", "reward.late_seconds=20")  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[TeleopWorker] Starting teleoperation loop."
+    assert lines[1] == "[TeleopWorker] RewardWorker ready: type=resnet | reward_threshold=0.200"
+    form = r"Step (\d+) \| rm_reward: (0|1) \| success: (True|False) \| probability: ([\d.]+) \| \d+ ms"
+    found = [match.groups() for line in lines if (match := re.fullmatch(form, line))]
+    assert [int(each[0]) for each in found] == list(range(12))
+    episodes = list(EpisodeStore(tmp_path / "collected_data"))
+    assert [len(each) for each in episodes] == [5, 5, 2]  # the last one is cut off, and kept
+    manager = RewardManager(Artifact.open(refinable), RewardOptions(reward_mode="per_step", reward_threshold=0.2))
+    shown = [float(each[3]) for each in found]
+    for episode, part in zip(episodes, (shown[:5], shown[5:10], shown[10:]), strict=True):
+        frames = {name: episode.observations[name][1:] for name in ("main_images", "extra_view_images")}
+        verdict = manager.judge(frames, cameras=("front", "side"))
+        np.testing.assert_allclose(part, verdict.probability, atol=1e-4)  # the very frames that were recorded
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["steps"] == 12 and result["recorded_episodes"] == 3 and result["late"] == 0
+
+
+def test_the_verdict_ends_episodes_where_it_may(
+    tmp_path: Path, refinable: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    always = ["reward.reward_threshold=0.0", "reward.gate_k=2", "reward.gate_n=3", "reward.late_seconds=20",
+              "reward.standalone_realworld=true", "runner.max_steps=7"]  # fmt: skip
+    go(tmp_path, refinable, *always, *TWIN, "env.eval.data_collection.enabled=true", preset="realworld_teleop", base=[])
+    assert [len(each) for each in EpisodeStore(tmp_path / "collected_data")] == [2, 2, 2, 1]
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Step")]
+    assert [("rm_reward: 1 | success: True" in line) for line in lines] == [False, True] * 3 + [False]
+
+
+def worker(folder: Path, **options: Any) -> tuple[TeleopWorker, EpisodeStore]:
+    env = make_vec(PandaEnvConfig(task="Reach", num_envs=1, num_threads=1))
+    store = EpisodeStore(folder)
+    recording = LiveRecording(env, store, Meta())
+    return TeleopWorker(env, lambda: np.zeros((1, 4), np.float32), gate=Gate(1, 2, 2), pay=(0.0, 1.0),
+                        cameras=("front",), recording=recording, **options), store  # fmt: skip
+
+
+def test_a_late_verdict_is_no_success(tmp_path: Path) -> None:
+    arm, store = worker(tmp_path, verdict_ends=True)
+    good = Look(True, 0.9, 0.01)
+    said = []
+    for look in (good, None, good, good, good):
+        assert set(arm.step()) >= {"main_images"}
+        said.append(arm.take(look))
+    # One late frame breaks the gate; two in a row are needed. The fourth ends the episode, and a new gate begins.
+    assert [each.success for each in said] == [False, False, False, True, False]
+    assert [each.ended for each in said] == [False, False, False, True, False]
+    assert said[1].probability is None and said[1].line(probability=True, latency=None).endswith("none | late")
+    assert said[3].line(probability=False, latency=0.0124) == "Step 3 | rm_reward: 1 | success: True | 12 ms"
+    assert arm.finish() == 2 and [len(each) for each in store] == [4, 1]
+
+
+def test_successes_in_a_row_end_an_episode(tmp_path: Path) -> None:
+    arm, _ = worker(tmp_path, verdict_ends=True, hold=3)
+    ends = []
+    for look in (True, True, True, False, True, True, True, True, True):
+        arm.step()
+        ends.append(arm.take(Look(look, 0.5, 0.01)).ended)
+    # The gate fires from the second good frame on, and three times in a row are needed.
+    assert ends == [False] * 7 + [True, False]
+    arm.close()
+
+
+def test_the_arm_holds_while_a_verdict_is_missing(
+    tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a twin in real time: the third verdict takes a second."""
+    looks = iter([0, 0, 0, 1, 0, 0])
+    real, held = LiveJudge.look, []
+
+    def slow(self: LiveJudge, pictures: Any, cameras: Any) -> Look:
+        time.sleep(next(looks))
+        return real(self, pictures, cameras)
+
+    hold = FrankaVectorEnv.hold
+    monkeypatch.setattr(workers.LiveJudge, "look", slow)
+    monkeypatch.setattr(FrankaVectorEnv, "hold", lambda self, why: (held.append(why), hold(self, why))[1])
+    always = ["reward.reward_threshold=0.0", "reward.gate_k=1", "reward.gate_n=1", "reward.late_seconds=0.4",
+              "reward.standalone_realworld=false", "runner.max_steps=5"]  # fmt: skip
+    go(tmp_path, refinable, *always, *TWIN, "robot.realtime=true", preset="realworld_teleop", base=[])
+    out = capsys.readouterr().out
+    assert "no verdict within 0.4 s: the arm holds, and this is no success" in out
+    assert 3 <= len(held) <= 8 and set(held) == {"a verdict is missing"}
+    lines = [line for line in out.splitlines() if line.startswith("Step")]
+    assert ["success: True" in line for line in lines] == [True, True, False, True, True]
+    assert lines[2].endswith("probability: none | late")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["reward.reward_mode=terminal"], "reward.reward_mode is terminal, but each frame is judged here"),
+        (["reward.use_reward_model=false"], "reward.use_reward_model is false"),
+        (["reward.model.model_path=null"], "reward.model.model_path is not given"),
+        (["env.eval.cameras=[front]"], "the reward model looks at camera 'side', but env.eval.cameras are front"),
+        (["env.eval.data_collection.enabled=true", "env.eval.data_collection.export_format=pickle"], "as native"),
+        (["runner.live_view=here"], "runner.live_view is 'here': give a .rrd file, spawn, or"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, refinable: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(RefereeError, match=message):
+        go(tmp_path, refinable, "runner.max_steps=1", *overrides)
+
+
+def test_a_live_view_can_be_kept(tmp_path: Path, refinable: Path) -> None:
+    pytest.importorskip("rerun")
+    go(tmp_path, refinable, "runner.max_steps=3", f"runner.live_view={tmp_path / 'view.rrd'}", "reward.late_seconds=20")
+    assert (tmp_path / "view.rrd").stat().st_size > 3000
