@@ -16,7 +16,7 @@ from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 
 pytest.importorskip("mani_skill")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.has_loader(), reason=vulkan.LOADER_LINE)]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.is_ready(), reason=vulkan.INSTALL_LINE)]
 SMALL = [
     f"env.{name}.{line}"
     for name in ("train", "eval")

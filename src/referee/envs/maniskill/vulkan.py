@@ -50,7 +50,13 @@ def install() -> Path:
                 f"copy {' and '.join(FILES)} of any Chromium to {folder()}"
             )
     with tempfile.TemporaryDirectory() as place:
-        _run(["apt-get", "download", "-q", PACKAGE], place)
+        try:
+            _run(["apt-get", "download", "-q", PACKAGE], place)
+        except RefereeError:
+            if os.geteuid() != 0:
+                raise
+            _run(["apt-get", "update", "-q"], place)  # a new machine has no lists yet
+            _run(["apt-get", "download", "-q", PACKAGE], place)
         package = next(Path(place).glob("*.deb"))
         _run(["dpkg-deb", "-x", str(package), "tree"], place)
         folder().mkdir(parents=True, exist_ok=True)
@@ -76,6 +82,11 @@ def variables(*, gpu: bool) -> dict[str, str]:
     chosen = {name: os.environ[name] for name in CHOSEN_BY if os.environ.get(name)}
     here = swiftshader()
     return chosen if gpu or chosen or here is None else {CHOSEN_BY[0]: str(here)}
+
+
+def is_ready() -> bool:
+    """Whether a driver for a CPU is here: the loader, and SwiftShader or one that somebody chose."""
+    return has_loader() and bool(variables(gpu=False))
 
 
 def render_device(*, gpu: bool) -> str:
