@@ -173,7 +173,7 @@ def main() -> None:
         "--arms", nargs="*", default=[], help="of history, oracle, env, none; without any, memory alone"
     )
     parser.add_argument("--start", type=float, default=0.27, help="true success of the weak policy")
-    parser.add_argument("--out", type=Path, default=Path("/tmp/history_reward"))
+    parser.add_argument("--out", type=Path, default=Path(".bench/history_reward"))
     parser.add_argument("overrides", nargs="*", help="key=value of the history arm")
     options = parser.parse_args()
     torch.set_num_threads(1)
