@@ -141,4 +141,4 @@ class ActorConfig:
     model: PolicyModelConfig = key(PolicyModelConfig, "the network")
     optim: OptimConfig = key(OptimConfig, "the optimiser")
     global_batch_size: int = key(800, "samples per optimiser step; divides num_envs x rollout_steps", low=1)
-    num_threads: int = key(0, "threads of an update; 0 = one per core", low=0)
+    num_threads: int = key(0, "threads of an update; 0 = one or all of them, whichever is timed to be faster", low=0)
