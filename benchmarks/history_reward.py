@@ -24,7 +24,8 @@ import numpy as np  # noqa: E402 - after the cap
 import torch  # noqa: E402
 
 from referee.config import Config, load  # noqa: E402
-from referee.datasets.windows import WindowOptions, trends  # noqa: E402
+from referee.config.vlm import VLMModelConfig, values  # noqa: E402
+from referee.datasets.windows import trends  # noqa: E402
 from referee.models.vlm import make_reward_parser  # noqa: E402
 from referee.rewards import Scored  # noqa: E402
 from referee.rewards.assign import pay_windows  # noqa: E402
@@ -36,6 +37,8 @@ from referee.runners.training import Training  # noqa: E402
 from referee.runners.trends import TrendPayment  # noqa: E402
 
 STEPS, EPISODE, PIXELS = 50, 50, 64
+DELTA = 0.03
+"""Of progress, from which a window is a trend; as in `vlm_trend.py`."""
 
 
 def lived(buffer: HistoryBuffer, envs: int = 8) -> tuple[History, Windows]:
@@ -81,11 +84,16 @@ class Blind:
 class Told(TrendManager):
     """Knows how far each state is."""
 
+    def __init__(self, config: Config, options: Any) -> None:
+        model = config.reward.model
+        assert isinstance(model, VLMModelConfig)
+        super().__init__(None, options, task="")
+        self._parser = make_reward_parser(model.reward_parser_name, values(model.reward_parser_params))
+
     def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
         bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
-        _, names = trends(windows.frames["progress"], bounds, WindowOptions.delta_threshold)
-        parser = make_reward_parser()
-        rewards = np.array([parser(name)[1] for name in names], np.float32)
+        _, names = trends(windows.frames["progress"], bounds, DELTA)
+        rewards = np.array([self._parser(name)[1] for name in names], np.float32)
         paid, judged = pay_windows(windows, rewards, shape, assign="once", interval_reward=0.0)
         return Scored(paid, judged, None, None)
 
@@ -101,7 +109,7 @@ class Oracle(Training):
             runner_trends.make_window_model = make_model
         assert isinstance(self.payment, TrendPayment)
         worker = self.payment.reward
-        worker.manager = Told(None, worker.options, task="")
+        worker.manager = Told(config, worker.options)
         worker._env = Blind(self.env.env)  # type: ignore[assignment]
 
 
@@ -124,7 +132,8 @@ def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
     if arm in ("env", "none"):
         return load("panda_ppo_mlp", lines).config
     if arm == "oracle":
-        return load("panda_ppo_mlp_qwentrend_reward", [*lines, "reward.model.model_path=nobody"]).config
+        lines.append("reward.model.model_path=nobody")
+        return load("panda_ppo_mlp_qwentrend_reward", [*lines, *options.overrides]).config
     lines += [f"reward.model.model_path={options.model}", f"reward.model.readout={options.readout}"]
     if options.lora is not None:
         lines.append(f"reward.model.lora_path={options.lora}")
@@ -174,7 +183,7 @@ def main() -> None:
     )
     parser.add_argument("--start", type=float, default=0.27, help="true success of the weak policy")
     parser.add_argument("--out", type=Path, default=Path(".bench/history_reward"))
-    parser.add_argument("overrides", nargs="*", help="key=value of the history arm")
+    parser.add_argument("overrides", nargs="*", help="key=value of the arms `history` and `oracle`")
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory()

@@ -156,7 +156,7 @@ class Sft:
                     reason = "early stop"
             elif self.step % options.log_interval == 0:
                 report(self._report())
-            if stop() and reason == "finished" and self.step < self.total:
+            if self.group.agrees(stop, self.step) and reason == "finished" and self.step < self.total:
                 reason = "interrupted"
             if at_end:
                 self.sums[:] = 0

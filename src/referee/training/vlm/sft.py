@@ -50,7 +50,7 @@ def fine_tune(
         if options.num_processes == 1:
             result = _work(Group(), bar.show, options, say=say, stop=stop)
         else:
-            result = _in_processes(options, bar.show)
+            result = _in_processes(options, bar.show, stop)
     seconds = max((each.seconds for each in (*result.history, result.best)), default=0.0)
     say(f"{result.reason} at step {result.step} after {seconds:.0f} s; best at step {result.best.step}:")
     say(f"  {describe(result.best)}")
@@ -75,7 +75,7 @@ def _listed(segments: list[Segment]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts(segments).items())
 
 
-def _in_processes(options: SftOptions, show: Callable[[SftReport], None]) -> SftResult:
+def _in_processes(options: SftOptions, show: Callable[[SftReport], None], stop: Callable[[], bool] | None) -> SftResult:
     found: list[SftResult] = []
 
     def hear(what: SftReport | SftResult) -> None:
@@ -84,13 +84,13 @@ def _in_processes(options: SftOptions, show: Callable[[SftReport], None]) -> Sft
         else:
             show(what)
 
-    parallel.launch(_child, (options,), backend="ddp", processes=options.num_processes, hear=hear)
+    parallel.launch(_child, (options,), backend="ddp", processes=options.num_processes, hear=hear, stop=stop)
     return found[0]
 
 
-def _child(group: Group, tell: Callable[[Any], None], options: SftOptions) -> None:
+def _child(group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions) -> None:
     cpu.cap_if_needed()
-    tell(_work(group, tell, options))
+    tell(_work(group, tell, options, stop=stop))
 
 
 def _work(
