@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from referee import __version__
+from referee import __version__, commands
 from referee.errors import RefereeError
 
 FORMATS = ("native", "pickle", "pickle_frames", "npy", "lerobot")
@@ -39,50 +39,50 @@ def _parser() -> argparse.ArgumentParser:
 
     run = verbs.add_parser("run", help="start a preset: referee run PRESET [key=value …]")
     _preset_arguments(run)
-    run.set_defaults(verb=_run)
+    run.set_defaults(verb=commands.run)
 
     config = verbs.add_parser("config", help="look at configurations")
     config_verbs = config.add_subparsers(required=True, metavar="show|list")
     show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
     _preset_arguments(show)
-    show.set_defaults(verb=_config_show)
-    config_verbs.add_parser("list", help="all presets").set_defaults(verb=_config_list)
+    show.set_defaults(verb=commands.config_show)
+    config_verbs.add_parser("list", help="all presets").set_defaults(verb=commands.config_list)
 
     cluster = verbs.add_parser("cluster", help="where workers run")
     cluster_verbs = cluster.add_subparsers(required=True, metavar="check")
     placed = cluster_verbs.add_parser("check", help="the planned placement, and whether the cluster can hold it")
     _preset_arguments(placed)
-    placed.set_defaults(verb=_cluster_check)
+    placed.set_defaults(verb=commands.cluster_check)
 
     vlm = verbs.add_parser("vlm", help="vision-language models").add_subparsers(required=True, metavar="tiny-init")
     tiny = vlm.add_parser("tiny-init", help="a small random Qwen3-VL, to try the whole pipeline without a download")
     tiny.add_argument("folder", type=Path, help="a new folder")
     tiny.add_argument("--seed", type=int, default=0)
-    tiny.set_defaults(verb=_vlm_tiny)
+    tiny.set_defaults(verb=commands.vlm_tiny)
 
     text = verbs.add_parser("score-text", help="what a rule says about text answers")
     text.add_argument("file", type=Path, help='.jsonl, each line {"answer": …, "reference": …}')
     text.add_argument("--rule", default="exact", help="exact, numeric, regex or math (default exact)")
     text.add_argument("--out", type=Path, help="write each line there with success and reward")
-    text.set_defaults(verb=_score_text)
+    text.set_defaults(verb=commands.score_text)
 
     robot = verbs.add_parser("robot", help="a real arm and its devices")
     robot_verbs = robot.add_subparsers(required=True, metavar="check")
     tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
     _preset_arguments(tested)
-    tested.set_defaults(verb=_robot_check)
+    tested.set_defaults(verb=commands.robot_check)
 
     doctor = verbs.add_parser("doctor", help="check this machine")
     doctor.add_argument(
         "--install-swiftshader", action="store_true", help="get software Vulkan first, so that ManiSkill can draw"
     )
-    doctor.set_defaults(verb=_doctor)
+    doctor.set_defaults(verb=commands.doctor)
 
     envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
     envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
     envs.add_argument("--size", type=int, default=64, choices=(64, 128, 224), help="image size (default 64)")
     envs.add_argument("--seed", type=int, default=0)
-    envs.set_defaults(verb=_envs)
+    envs.set_defaults(verb=commands.envs)
 
     _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
 
@@ -95,13 +95,13 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--episodes", type=int, default=256)
     judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: those of training runs)")
     judge.add_argument("--stochastic", action="store_true", help="with exploration noise")
-    judge.set_defaults(verb=_eval)
+    judge.set_defaults(verb=commands.evaluate)
 
     demo = verbs.add_parser("demo", help="the whole story: a reward model is trained, fooled, caught and repaired")
     demo.add_argument("overrides", nargs="*", help="key=value, as `referee config show demo` lists them")
     demo.add_argument("--task", default="pick", choices=("pick", "push", "peg"), help="(default pick)")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default demo)")
-    demo.set_defaults(verb=_demo)
+    demo.set_defaults(verb=commands.demo)
 
     play = verbs.add_parser("play", help="film a policy")
     play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     play.add_argument("--seed", type=int, default=0)
     play.add_argument("--size", type=int, default=360, help="pixels of a frame (default 360)")
     play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
-    play.set_defaults(verb=_play)
+    play.set_defaults(verb=commands.play)
     return parser
 
 
@@ -122,30 +122,30 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
     ls = verbs.add_parser("ls", help="counts, success rate, size")
     ls.add_argument("source", type=Path, help="an episode store, or files of another format")
     ls.add_argument("--rows", type=int, default=10, help="how many of the newest to list (default 10)")
-    ls.set_defaults(verb=_episodes_ls)
+    ls.set_defaults(verb=commands.episodes_ls)
 
     check = verbs.add_parser("check", help="read every byte of a store; bring back what a killed run left")
     check.add_argument("source", type=Path, help="an episode store")
-    check.set_defaults(verb=_episodes_check)
+    check.set_defaults(verb=commands.episodes_check)
 
     view = verbs.add_parser("view", help="a film strip, a film or a Rerun recording")
     view.add_argument("source", type=Path, help="an episode store, or files of another format")
     view.add_argument("ids", nargs="*", help="episodes of a store (default: some, spread over all)")
     view.add_argument("--episodes", type=int, default=4, help="how many, where no ids are given (default 4)")
     view.add_argument("--out", type=Path, default=Path("episodes.png"), help="a .png, .gif or .rrd (episodes.png)")
-    view.set_defaults(verb=_episodes_view)
+    view.set_defaults(verb=commands.episodes_view)
 
     merge = verbs.add_parser("merge", help="several stores into one")
     merge.add_argument("sources", type=Path, nargs="+", help="episode stores")
     merge.add_argument("--out", type=Path, required=True, help="the store to fill")
-    merge.set_defaults(verb=_episodes_merge)
+    merge.set_defaults(verb=commands.episodes_merge)
 
     convert = verbs.add_parser("convert", help="from one format to another")
     convert.add_argument("source", type=Path, help="a store, .npy, .pkl, LeRobot, image folders, .mp4 or .hdf5")
     convert.add_argument("out", type=Path, help="a new folder")
     convert.add_argument("--format", default="native", choices=FORMATS, help="(default native)")
     convert.add_argument("--labels", type=Path, help="success of frames, for sources without any")
-    convert.set_defaults(verb=_episodes_convert)
+    convert.set_defaults(verb=commands.episodes_convert)
 
 
 def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +160,7 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument("--seed", type=int, default=42)
     frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")
     frames.add_argument("--cameras", nargs="+", default=["main_images"], help="names of views (default main_images)")
-    frames.set_defaults(verb=_dataset_frames)
+    frames.set_defaults(verb=commands.dataset_frames)
     windows.add_argument("--window-size", type=int, default=5)
     windows.add_argument("--stride", type=int, default=1)
     windows.add_argument("--delta-threshold", type=float, default=0.05, help="a smaller change of progress is unclear")
@@ -168,7 +168,7 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--no-balance", action="store_true", help="keep all windows of the commoner labels")
     windows.add_argument("--reverse-positives", action="store_true", help="add positives played backwards as negatives")
     windows.add_argument("--task", default="", help="the task in words, for episodes that do not say it")
-    windows.set_defaults(verb=_dataset_windows)
+    windows.set_defaults(verb=commands.dataset_windows)
 
 
 def _reward_arguments(verbs: Any) -> None:
@@ -176,7 +176,7 @@ def _reward_arguments(verbs: Any) -> None:
     train.add_argument("data", type=Path, help="an episode store, any format of episodes, or a folder with train.pt")
     train.add_argument("overrides", nargs="*", help="key=value, as `referee config show reward_training` lists them")
     train.add_argument("--out", type=Path, help="the run (default logs/<timestamp>-reward_training)")
-    train.set_defaults(verb=_train)
+    train.set_defaults(verb=commands.train)
 
     audit = verbs.add_parser("audit", help="how far a reward model can be trusted: numbers and a report card")
     audit.add_argument("artifact", type=Path, help="the directory of a trained model")
@@ -187,19 +187,19 @@ def _reward_arguments(verbs: Any) -> None:
     seen.add_argument(
         "--allow-training-episodes", action="store_true", help="keep them: then the numbers prove nothing"
     )
-    audit.set_defaults(verb=_audit)
+    audit.set_defaults(verb=commands.audit)
 
     compare = verbs.add_parser("compare", help="two reward models on the same episodes")
     compare.add_argument("a", type=Path, help="an artifact")
     compare.add_argument("b", type=Path, help="another one")
     compare.add_argument("data", type=Path, help="episodes that neither was trained on")
-    compare.set_defaults(verb=_compare)
+    compare.set_defaults(verb=commands.compare)
 
     score = verbs.add_parser("score", help="what a reward model says about pictures or episodes")
     score.add_argument("artifact", type=Path, help="the directory of a trained model, or its weights")
     score.add_argument("what", type=Path, nargs="+", help="pictures, a folder of them, or episodes")
     score.add_argument("--gif", type=Path, help="also write the frames with the verdict on them")
-    score.set_defaults(verb=_score)
+    score.set_defaults(verb=commands.score)
 
     refine = verbs.add_parser("refine", help="repair a reward model by asking about what it judges")
     refine_verbs = refine.add_subparsers(required=True, metavar="run|log")
@@ -212,11 +212,11 @@ def _reward_arguments(verbs: Any) -> None:
     again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
     again.add_argument("--steps", type=int, default=80, help="of each retraining (default 80)")
     again.add_argument("--data", type=Path, help="the model's own train.pt and val.pt (default: as it names them)")
-    again.set_defaults(verb=_refine_run)
+    again.set_defaults(verb=commands.refine_run)
     explain = refine_verbs.add_parser("log", help="what a run asked, heard and learned")
     explain.add_argument("run", type=Path, help="a run with reward.refine.enabled, or the --out of refine run")
     explain.add_argument("--sheets", type=Path, help="draw the frames that were asked about there")
-    explain.set_defaults(verb=_refine_log)
+    explain.set_defaults(verb=commands.refine_log)
 
     serve = verbs.add_parser("serve", help="score pictures over HTTP, for other processes")
     serve.add_argument("artifact", type=Path, help="the directory of a trained model")
@@ -227,7 +227,7 @@ def _reward_arguments(verbs: Any) -> None:
     )
     serve.add_argument("--backend", choices=("torch", "compile", "onnxruntime", "openvino"), help="what computes")
     serve.add_argument("--int8", action="store_true", help="with onnxruntime or openvino")
-    serve.set_defaults(verb=_serve)
+    serve.set_defaults(verb=commands.serve)
 
 
 def _preset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -235,294 +235,6 @@ def _preset_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", help="key=value, as in Hydra")
     parser.add_argument("--config-path", help="a folder with configurations of yours")
     parser.add_argument("--config-name", help="the configuration in it")
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    from referee.runners import run
-
-    loaded = _load(arguments)
-    for notice in loaded.notices:
-        print(f"note: {notice}", file=sys.stderr)
-    run(loaded)
-
-
-def _config_show(arguments: argparse.Namespace) -> None:
-    from referee.config import show
-
-    print(show(_load(arguments)))
-
-
-def _config_list(arguments: argparse.Namespace) -> None:
-    from referee.config import list_presets
-
-    print(list_presets())
-
-
-def _cluster_check(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners.places import check_places
-    from referee.runtime.check import check
-
-    config = _load(arguments).config
-    check(config.cluster, Console(), suits=lambda plan: check_places(plan, config))
-
-
-def _vlm_tiny(arguments: argparse.Namespace) -> None:
-    from referee.models.vlm.tiny import TinyOptions, tiny_init
-
-    count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
-    print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
-
-
-def _score_text(arguments: argparse.Namespace) -> None:
-    from referee.runners.text import score_text
-
-    score_text(arguments.file, rule=arguments.rule, out=arguments.out)
-
-
-def _robot_check(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from referee.runners.robot_check import robot_check
-
-    return robot_check(_load(arguments).config, Console())
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from referee.doctor import findings
-
-    console, failed = Console(), False
-    if arguments.install_swiftshader:
-        from referee.envs.maniskill import vulkan
-
-        console.print(f"SwiftShader is in {vulkan.install()}", highlight=False, soft_wrap=True)
-    for finding in findings():
-        mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
-        console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)
-        if finding.fix:
-            console.print(f"  {'':<16} → {finding.fix}", style="dim", highlight=False, markup=False, soft_wrap=True)
-        failed |= finding.state == "fail"
-    return 2 if failed else 0
-
-
-def _envs(arguments: argparse.Namespace) -> None:
-    from referee.config.schema import PandaEnvConfig
-    from referee.runners.sheet import task_sheet
-
-    task_sheet(arguments.out, PandaEnvConfig(image_size=arguments.size), seed=arguments.seed)
-    print(f"wrote {arguments.out}")
-
-
-def _episodes_ls(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import episodes
-
-    episodes.ls(arguments.source, Console(), rows=arguments.rows)
-
-
-def _episodes_check(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import episodes
-
-    episodes.check(arguments.source, Console())
-
-
-def _episodes_view(arguments: argparse.Namespace) -> None:
-    from referee.runners import episodes
-
-    count = episodes.view(arguments.source, arguments.out, ids=arguments.ids, episodes=arguments.episodes)
-    print(f"wrote {arguments.out}: {count} episodes")
-
-
-def _episodes_merge(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import episodes
-
-    episodes.merge(arguments.sources, arguments.out, Console())
-
-
-def _episodes_convert(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import episodes
-
-    episodes.convert(
-        arguments.source, arguments.out, Console(), export_format=arguments.format, labels=arguments.labels
-    )
-
-
-def _dataset_frames(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.datasets.frames import FrameOptions
-    from referee.runners import datasets
-
-    options = FrameOptions(
-        fail_success_ratio=arguments.fail_success_ratio,
-        num_samples_per_episode=arguments.num_samples_per_episode,
-        val_split=arguments.val_split,
-        seed=arguments.seed,
-        cameras=tuple(arguments.cameras),
-    )
-    datasets.frames(arguments.raw_data_path, arguments.output_dir, options, Console())
-
-
-def _dataset_windows(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.datasets.windows import WindowOptions
-    from referee.runners import datasets
-
-    options = WindowOptions(
-        window_size=arguments.window_size,
-        stride=arguments.stride,
-        tail=arguments.tail,
-        delta_threshold=arguments.delta_threshold,
-        num_samples_per_episode=arguments.num_samples_per_episode,
-        val_split=arguments.val_split,
-        balance=not arguments.no_balance,
-        reverse_positives=arguments.reverse_positives,
-        seed=arguments.seed,
-        task=arguments.task,
-    )
-    datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
-
-
-def _train(arguments: argparse.Namespace) -> None:
-    import json
-
-    given = [f"data.data_path={json.dumps(str(arguments.data))}"]
-    if arguments.out is not None:
-        given.append(f"runner.logger.log_path={json.dumps(str(arguments.out))}")
-    arguments.preset, arguments.overrides = "reward_training", [*given, *arguments.overrides]
-    arguments.config_path = arguments.config_name = None
-    _run(arguments)
-
-
-def _audit(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.models.vlm.qwen import is_vlm
-    from referee.runners.audit import audit
-    from referee.runners.audit_vlm import audit_vlm
-
-    skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
-    judge = audit_vlm if is_vlm(arguments.artifact) else audit
-    judge(
-        arguments.artifact,
-        arguments.data,
-        Console(),
-        out=arguments.out,
-        training_episodes="skip" if skip else "allow" if allow else "refuse",
-    )
-
-
-def _compare(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import audit
-
-    audit.compare(arguments.a, arguments.b, arguments.data, Console())
-
-
-def _score(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import audit
-
-    audit.score(arguments.artifact, arguments.what, Console(), gif=arguments.gif)
-
-
-def _refine_run(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.refine.loop import RefineOptions
-    from referee.runners import refine
-
-    refine.refine(
-        arguments.artifact,
-        arguments.episodes,
-        arguments.out,
-        Console(),
-        labeller=arguments.labeller,
-        options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
-        data=arguments.data,
-    )
-
-
-def _refine_log(arguments: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from referee.runners import refine
-
-    refine.log(arguments.run, Console(), sheets=arguments.sheets)
-
-
-def _serve(arguments: argparse.Namespace) -> None:
-    from referee.serving import serve
-
-    serve(
-        arguments.artifact,
-        host=arguments.host,
-        port=arguments.port,
-        token_file=arguments.token_file,
-        backend=arguments.backend,
-        int8=arguments.int8,
-    )
-
-
-def _eval(arguments: argparse.Namespace) -> None:
-    from referee.runners.trained import judge
-
-    outcomes = judge(arguments.checkpoint, arguments.episodes, seed=arguments.seed, stochastic=arguments.stochastic)
-    print(f"success at the end   {outcomes.rate()}")
-    print(f"success at any time  {outcomes.rate(once=True)}")
-
-
-def _demo(arguments: argparse.Namespace) -> None:
-    import json
-
-    from referee.runners.demo import SHORT, clear
-
-    clear(arguments.out)
-    given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
-    arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]
-    arguments.config_path = arguments.config_name = None
-    _run(arguments)
-
-
-def _play(arguments: argparse.Namespace) -> None:
-    from referee.runners.play import play
-
-    rate = play(
-        arguments.task,
-        arguments.policy,
-        out=arguments.out,
-        episodes=arguments.episodes,
-        noise=arguments.noise,
-        seed=arguments.seed,
-        pixels=arguments.size,
-        trained=arguments.checkpoint,
-    )
-    who = arguments.checkpoint or f"{arguments.task}, {arguments.policy}"
-    print(f"wrote {arguments.out}: {who}, success {rate.successes} of {rate.trials}")
-
-
-def _load(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from referee.config import load
-
-    return load(
-        arguments.preset,
-        arguments.overrides,
-        config_path=arguments.config_path,
-        config_name=arguments.config_name,
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,294 @@
+"""What each verb of the `referee` command does: it hands its arguments to whoever does the work."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from referee.runners import run
+
+    loaded = _load(arguments)
+    for notice in loaded.notices:
+        print(f"note: {notice}", file=sys.stderr)
+    run(loaded)
+
+
+def config_show(arguments: argparse.Namespace) -> None:
+    from referee.config import show
+
+    print(show(_load(arguments)))
+
+
+def config_list(arguments: argparse.Namespace) -> None:
+    from referee.config import list_presets
+
+    print(list_presets())
+
+
+def cluster_check(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners.places import check_places
+    from referee.runtime.check import check
+
+    config = _load(arguments).config
+    check(config.cluster, Console(), suits=lambda plan: check_places(plan, config))
+
+
+def vlm_tiny(arguments: argparse.Namespace) -> None:
+    from referee.models.vlm.tiny import TinyOptions, tiny_init
+
+    count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
+    print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
+
+
+def score_text(arguments: argparse.Namespace) -> None:
+    from referee.runners.text import score_text
+
+    score_text(arguments.file, rule=arguments.rule, out=arguments.out)
+
+
+def robot_check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.runners.robot_check import robot_check
+
+    return robot_check(_load(arguments).config, Console())
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from referee.doctor import findings
+
+    console, failed = Console(), False
+    if arguments.install_swiftshader:
+        from referee.envs.maniskill import vulkan
+
+        console.print(f"SwiftShader is in {vulkan.install()}", highlight=False, soft_wrap=True)
+    for finding in findings():
+        mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
+        console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)
+        if finding.fix:
+            console.print(f"  {'':<16} → {finding.fix}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        failed |= finding.state == "fail"
+    return 2 if failed else 0
+
+
+def envs(arguments: argparse.Namespace) -> None:
+    from referee.config.schema import PandaEnvConfig
+    from referee.runners.sheet import task_sheet
+
+    task_sheet(arguments.out, PandaEnvConfig(image_size=arguments.size), seed=arguments.seed)
+    print(f"wrote {arguments.out}")
+
+
+def episodes_ls(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.ls(arguments.source, Console(), rows=arguments.rows)
+
+
+def episodes_check(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.check(arguments.source, Console())
+
+
+def episodes_view(arguments: argparse.Namespace) -> None:
+    from referee.runners import episodes
+
+    count = episodes.view(arguments.source, arguments.out, ids=arguments.ids, episodes=arguments.episodes)
+    print(f"wrote {arguments.out}: {count} episodes")
+
+
+def episodes_merge(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.merge(arguments.sources, arguments.out, Console())
+
+
+def episodes_convert(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import episodes
+
+    episodes.convert(
+        arguments.source, arguments.out, Console(), export_format=arguments.format, labels=arguments.labels
+    )
+
+
+def dataset_frames(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.datasets.frames import FrameOptions
+    from referee.runners import datasets
+
+    options = FrameOptions(
+        fail_success_ratio=arguments.fail_success_ratio,
+        num_samples_per_episode=arguments.num_samples_per_episode,
+        val_split=arguments.val_split,
+        seed=arguments.seed,
+        cameras=tuple(arguments.cameras),
+    )
+    datasets.frames(arguments.raw_data_path, arguments.output_dir, options, Console())
+
+
+def dataset_windows(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.datasets.windows import WindowOptions
+    from referee.runners import datasets
+
+    options = WindowOptions(
+        window_size=arguments.window_size,
+        stride=arguments.stride,
+        tail=arguments.tail,
+        delta_threshold=arguments.delta_threshold,
+        num_samples_per_episode=arguments.num_samples_per_episode,
+        val_split=arguments.val_split,
+        balance=not arguments.no_balance,
+        reverse_positives=arguments.reverse_positives,
+        seed=arguments.seed,
+        task=arguments.task,
+    )
+    datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
+
+
+def train(arguments: argparse.Namespace) -> None:
+    import json
+
+    given = [f"data.data_path={json.dumps(str(arguments.data))}"]
+    if arguments.out is not None:
+        given.append(f"runner.logger.log_path={json.dumps(str(arguments.out))}")
+    arguments.preset, arguments.overrides = "reward_training", [*given, *arguments.overrides]
+    arguments.config_path = arguments.config_name = None
+    run(arguments)
+
+
+def audit(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.models.vlm.qwen import is_vlm
+    from referee.runners.audit import audit
+    from referee.runners.audit_vlm import audit_vlm
+
+    skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
+    judge = audit_vlm if is_vlm(arguments.artifact) else audit
+    judge(
+        arguments.artifact,
+        arguments.data,
+        Console(),
+        out=arguments.out,
+        training_episodes="skip" if skip else "allow" if allow else "refuse",
+    )
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import audit
+
+    audit.compare(arguments.a, arguments.b, arguments.data, Console())
+
+
+def score(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import audit
+
+    audit.score(arguments.artifact, arguments.what, Console(), gif=arguments.gif)
+
+
+def refine_run(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.refine.loop import RefineOptions
+    from referee.runners import refine
+
+    refine.refine(
+        arguments.artifact,
+        arguments.episodes,
+        arguments.out,
+        Console(),
+        labeller=arguments.labeller,
+        options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
+        data=arguments.data,
+    )
+
+
+def refine_log(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.runners import refine
+
+    refine.log(arguments.run, Console(), sheets=arguments.sheets)
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    from referee.serving import serve
+
+    serve(
+        arguments.artifact,
+        host=arguments.host,
+        port=arguments.port,
+        token_file=arguments.token_file,
+        backend=arguments.backend,
+        int8=arguments.int8,
+    )
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    from referee.runners.trained import judge
+
+    outcomes = judge(arguments.checkpoint, arguments.episodes, seed=arguments.seed, stochastic=arguments.stochastic)
+    print(f"success at the end   {outcomes.rate()}")
+    print(f"success at any time  {outcomes.rate(once=True)}")
+
+
+def demo(arguments: argparse.Namespace) -> None:
+    import json
+
+    from referee.runners.demo import SHORT, clear
+
+    clear(arguments.out)
+    given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
+    arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]
+    arguments.config_path = arguments.config_name = None
+    run(arguments)
+
+
+def play(arguments: argparse.Namespace) -> None:
+    from referee.runners.play import play
+
+    rate = play(
+        arguments.task,
+        arguments.policy,
+        out=arguments.out,
+        episodes=arguments.episodes,
+        noise=arguments.noise,
+        seed=arguments.seed,
+        pixels=arguments.size,
+        trained=arguments.checkpoint,
+    )
+    who = arguments.checkpoint or f"{arguments.task}, {arguments.policy}"
+    print(f"wrote {arguments.out}: {who}, success {rate.successes} of {rate.trials}")
+
+
+def _load(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
+    from referee.config import load
+
+    return load(
+        arguments.preset,
+        arguments.overrides,
+        config_path=arguments.config_path,
+        config_name=arguments.config_name,
+    )
