@@ -40,18 +40,22 @@ bench: setup
 	$(BIN)/python benchmarks/ppo_tasks.py
 	$(BIN)/python benchmarks/recording_speed.py
 	$(BIN)/python benchmarks/kill_recording.py
+	$(BIN)/python benchmarks/kill_labelling.py
 	$(BIN)/python benchmarks/dataset_speed.py
 	$(BIN)/python benchmarks/lerobot_reads.py
 	$(BIN)/python benchmarks/reward_training.py
 	$(BIN)/python benchmarks/scoring_speed.py
 	$(BIN)/python benchmarks/serve_speed.py
 	$(BIN)/python benchmarks/runtime_speed.py
+	$(BIN)/python benchmarks/cluster_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/control_loop.py
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
+	$(BIN)/python benchmarks/vlm_trend.py
+	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/full/checkpoints/best_model --task PickCube --arms history oracle env none
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:
