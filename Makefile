@@ -7,7 +7,7 @@ SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mes
 # Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: setup demo test unit check format bench clean
+.PHONY: setup demo test unit check format docs bench clean
 
 setup: $(VENV)/.installed .stamps/system .stamps/swiftshader
 
@@ -29,6 +29,11 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix src tests benchmarks examples
 	$(BIN)/ruff format src tests benchmarks examples
+
+# The documentation as a site in site/; a warning fails. Nothing is loaded from the network, then or when it is read.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html, or with search: python3 -m http.server --bind 127.0.0.1 -d site"
 
 bench: setup
 	$(BIN)/python benchmarks/peers/setup.py
@@ -52,10 +57,14 @@ bench: setup
 	$(BIN)/python benchmarks/refinement.py
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/control_loop.py
+	$(BIN)/python benchmarks/twin_peg.py --minutes 30
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
+	$(BIN)/python benchmarks/maniskill_pushcube.py
+	$(BIN)/python benchmarks/maniskill_pickcube.py
 	$(BIN)/python benchmarks/vlm_trend.py
-	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/full/checkpoints/best_model --task PickCube --arms history oracle env none
+	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none
+	$(BIN)/python benchmarks/history_rounds.py --model .bench/vlm_trend/own/checkpoints/best_model
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:
