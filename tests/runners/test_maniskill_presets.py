@@ -82,3 +82,46 @@ def test_a_reward_model_pays_ppo(tmp_path: Path, model: Path) -> None:
 def test_a_reward_model_pays_sac_side_by_side(tmp_path: Path, model: Path) -> None:
     result = run("maniskill_sac_mlp_resnet_reward_async", tmp_path, *SAC, f"reward.model.model_path={model}")
     assert result["steps"] >= 40
+
+
+def test_demonstrations_and_rlpd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The expert's episodes, recorded by one command, are what RLPD begins with."""
+    small = [line for line in SMALL if line.startswith("env.eval.") and "max_episode_steps" not in line]
+    record = ["env.eval.data_collection.enabled=true", f"env.eval.data_collection.save_dir={tmp_path / 'demos'}"]
+    log = f"runner.logger.log_path={tmp_path / 'expert'}"
+    assert main(["run", "maniskill_expert", *small, "runner.num_episodes=2", *record, log]) == 0
+    assert "success at the end 100.0 %" in capsys.readouterr().out
+    demos = f"algorithm.demos.path={tmp_path / 'demos'}"
+    short = ["runner.max_steps=40", "actor.global_batch_size=8", "algorithm.settle_steps=0", "algorithm.utd=1"]
+    assert run("maniskill_rlpd_mlp", tmp_path / "rlpd", *short, demos)["steps"] == 40
+
+
+def test_a_film_of_the_expert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    film = tmp_path / "film.gif"
+    assert main(["play", "--task", "PushCube-v1", "--episodes", "1", "--size", "64", "--out", str(film)]) == 0
+    assert "success 1 of 1" in capsys.readouterr().out and film.stat().st_size > 10_000
+
+
+def test_a_reward_model_of_what_was_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes in the documents' layout, under $EMBODIED_PATH/data, become the documents' reward_model_best.pt."""
+    monkeypatch.setenv("EMBODIED_PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    small = [line for line in SMALL if line.startswith("env.eval.") and "max_episode_steps" not in line]
+    record = ["enabled=true", f"save_dir={tmp_path / 'data'}", "export_format=pickle_frames"]
+    lines = [*small, *(f"env.eval.data_collection.{line}" for line in record), "env.eval.num_envs=6",
+             "env.eval.max_episode_steps=30", "env.eval.cameras=[front]"]  # fmt: skip
+    assert main(["run", "maniskill_expert", *lines, "runner.num_episodes=6", "runner.expert_noise=0.1"]) == 0
+    brief = ["runner.max_epochs=1", "actor.model.arch=resnet10", "actor.model.image_size=64", "actor.model.width=8"]
+    assert main(["run", "maniskill_train_resnet_reward", *brief]) == 0
+    assert (tmp_path / "logs/reward_checkpoints/reward_model_best.pt").exists()
+
+
+def test_a_vision_language_model_pays_ppo(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from referee.models.vlm.tiny import TinyOptions, tiny_init
+
+    tiny_init(tmp_path / "tiny", TinyOptions(hidden=64, layers=2, vision_hidden=64, vision_depth=2))
+    window = "reward.model.history_buffers.history_window"
+    lines = [f"reward.model.model_path={tmp_path / 'tiny'}", f"{window}.history_size=3", f"{window}.min_history_size=3",
+             f"{window}.input_interval=2"]  # fmt: skip
+    assert run("maniskill_ppo_mlp_qwentrend_reward", tmp_path / "run", *PPO, *lines)["trend"]

@@ -136,6 +136,10 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
         self._just_finished = np.zeros(self.num_envs, bool)
         return self._observe()
 
+    def true_states(self) -> np.ndarray:
+        """The states f32[n,d] of this moment, as a copy, for experts: also where the policy sees pictures only."""
+        return self._worlds.arrays.states.copy()
+
     # --- inside ---
 
     def _episode_seeds(self, ids: np.ndarray, ahead: int = 0) -> np.ndarray:
