@@ -4,7 +4,8 @@ A step takes 100 ms by the wall. Jitter is how far the time between two observat
 which something was too old to move on. The twin is slower to answer than an arm (it computes physics and draws its
 cameras in this process), so an arm does no worse. The reward model is a ResNet18 at 128 px with random weights: what it
 says does not matter here, what it costs does. It judges each frame before the next step: in this process, in another
-one on this machine (pictures through a pipe), or as a Ray actor (pictures through the object store, as between nodes).
+one on this machine (pictures through a pipe), or on another Ray node: a second raylet on this machine with an address
+and an object store of its own, so pictures go from store to store, over no network.
 """
 
 import argparse
@@ -22,8 +23,9 @@ from referee import cpu
 
 cpu.cap_if_needed()
 
+from cluster_speed import two_raylets  # noqa: E402
 from referee.config import FrankaEnvConfig, RobotConfig  # noqa: E402 - after the cap
-from referee.config.cluster import ClusterConfig, PlacementConfig  # noqa: E402
+from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig  # noqa: E402
 from referee.envs.franka.env import FrankaVectorEnv  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.models import ModelSpec, build  # noqa: E402
@@ -92,9 +94,13 @@ def in_another_process(steps: int) -> dict[str, float]:
     return found
 
 
-def as_an_actor(steps: int) -> dict[str, float]:
-    placed = {"reward": PlacementConfig(placement=0)}
-    with Cluster(ClusterConfig(backend="ray", component_placement=placed)) as cluster:
+def on_another_node(steps: int) -> dict[str, float]:
+    placed = {"reward": PlacementConfig(node_group="far", placement=0)}
+    groups = (NodeGroupConfig(label="near", node_ranks=0), NodeGroupConfig(label="far", node_ranks=1))
+    with two_raylets() as (address, token), Cluster(
+        ClusterConfig(backend="ray", num_nodes=2, address=address, token_path=str(token), component_placement=placed,
+                      node_groups=groups)
+    ) as cluster:  # fmt: skip
         group = WorkerGroup(Model).launch(cluster, "reward")
         group.on(0).judge(np.zeros((PIXELS, PIXELS, 3), np.uint8)).wait()
         return loop(steps, lambda frame: float(group.on(0).judge(frame).wait()[0]))
@@ -112,7 +118,7 @@ def main() -> int:
         "in another process": lambda: in_another_process(args.steps),
     }
     if not args.no_ray:
-        ways["as a Ray actor"] = lambda: as_an_actor(args.steps)
+        ways["on another node"] = lambda: on_another_node(args.steps)
     print(f"{args.steps} steps at 10 Hz, two cameras at {PIXELS} px; milliseconds\n")
     print(f"{'reward model':<20}{'jitter p50':>12}{'p99':>9}{'worst':>9}{'judging p50':>14}{'holds':>8}")
     for name, run in ways.items():

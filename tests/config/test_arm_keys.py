@@ -42,7 +42,8 @@ def test_placeholders_are_clear_errors_until_set() -> None:
     config = with_robot(load(RLPD, [address, serials, pose]).config)
     with pytest.raises(ConfigError, match=r"no scripted expert: record some .* algorithm\.demos\.path"):
         check(config)
-    asks = ["reward.use_reward_model=true", "reward.refine.enabled=true", "env.train.terminate_on_success=false"]
+    asks = ["reward.use_reward_model=true", "reward.refine.enabled=true", "env.train.terminate_on_success=false",
+            "reward.terminate_on=model"]  # fmt: skip
     config = with_robot(load(RLPD, [address, serials, pose, *asks]).config)
     with pytest.raises(ConfigError, match=r"reward\.refine\.labeller=truth asks a simulation, and an arm is none"):
         check(config)

@@ -124,6 +124,22 @@ def test_nothing_is_a_success_while_the_arm_holds() -> None:
     env.close()
 
 
+@pytest.mark.parametrize(("height", "tolerance"), [(0.088, 0.01), (0.088, 0.005), (0.1, 0.01), (0.12, 0.02)])
+def test_on_a_twin_a_hand_at_the_target_pose_has_done_the_task(height: float, tolerance: float) -> None:
+    env = make(target_ee_pose=(0.5, 0.0, height, -3.14, 0.0, 0.0), position_tolerance=tolerance, max_step=0.002,
+               terminate_on_success=False, max_episode_steps=200)  # fmt: skip
+    env.reset(seed=0)
+    expert = make_policy(env, "expert")
+    found = []
+    for _ in range(150):  # so slowly that every millimetre of the way down is seen
+        info = env.step(expert())[4]
+        found.append((bool(info["success"][0]), bool(info["task_success"][0])))
+    env.close()
+    assert all(done for there, done in found if there)
+    assert found[-1] == (True, True) and found[0] == (False, False)
+    assert sum(done for there, done in found if not there) < 10  # a millimetre before, and no more
+
+
 def test_a_late_action_is_not_taken(env: FrankaVectorEnv) -> None:
     env.step(FORWARD)
     env.stations[0].clock.sleep(1.5)

@@ -64,6 +64,12 @@ def test_it_goes_to_a_pose_at_a_speed(twin: Twin) -> None:
         twin.move_to(Pose.from_xyzrpy([1.4, 0, 0.2, 3.14, 0, 0]), speed=1.0)
 
 
+def test_it_is_lifted_also_where_a_rim_has_tilted_the_hand(twin: Twin) -> None:
+    tilted = Pose.from_xyzrpy([0.467, -0.029, 0.17, 3.122, -0.476, 0.006])  # of a reset that once ended a run
+    twin.move_to(tilted, speed=0.2)
+    assert max(twin.state().pose.apart(tilted)) < 1e-3
+
+
 def test_the_gripper_opens_and_closes(twin: Twin) -> None:
     twin.gripper(opened=False)
     twin.clock.sleep(1.0)

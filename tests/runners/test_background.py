@@ -63,7 +63,7 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
 
 def test_it_saves_also_while_what_was_made_has_no_room(tmp_path: Path) -> None:
     """With room for one rollout the environments wait for the learner, and hear that it wants to save."""
-    run = training(tmp_path, "runner.background.max_lag=1", "algorithm.utd=4")
+    run = training(tmp_path, "runner.background.max_lag=1", "algorithm.utd=2")
     try:
         for _ in range(4):
             run.iterate()
@@ -91,6 +91,29 @@ def test_no_two_models_are_mixed(tmp_path: Path, refinable: Path, monkeypatch: p
         run.close()
 
 
+def test_verdicts_that_end_episodes_are_watched_and_asked_about_here(tmp_path: Path, refinable: Path) -> None:
+    """The process that acts judges by itself; the alarm and the questions, which are here, see its frames as well."""
+    run = training(
+        tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}", "reward.reward_mode=per_step",
+        "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=1", "reward.gate_n=1",
+        "reward.refine.enabled=true", "reward.refine.labeller=log", "reward.refine.interval=6", "reward.refine.ask=8",
+        "runner.background.pace=40",
+    )  # fmt: skip
+    seen: dict[str, float] = {}
+    try:
+        for _ in range(24):
+            seen |= run.iterate()
+        assert seen["env/episode_length"] == 1  # each frame is called a success, and ends its episode
+        assert seen["reward/alarm_strange"] > 0.5 and run.alarm is not None and run.alarm.raised_at is not None
+        assert run.payment is not None and run.payment.refiner is not None
+        asked = run.payment.refiner.book.store
+        assert len(asked) > 0 and all(episode.success is None for episode in asked)  # the queue: nobody answered yet
+        frames = next(iter(asked)).view("front")
+        assert frames.shape[1:] == (64, 64, 3) and frames.std() > 0
+    finally:
+        run.close()
+
+
 def test_what_goes_wrong_where_it_acts_is_one_line_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = training(tmp_path)
     run._restore_acting({"noise": np.zeros(6, np.uint64)})  # a checkpoint without environments
@@ -105,6 +128,13 @@ def test_what_goes_wrong_where_it_acts_is_one_line_here(tmp_path: Path, monkeypa
 def test_ppo_cannot_go_on_without_its_learner() -> None:
     with pytest.raises(ConfigError, match="use algorithm"):
         check(load("panda_ppo_mlp", ["runner.background.enabled=true"]).config)
+
+
+def test_updates_that_could_never_be_made_are_refused() -> None:
+    lines = ["algorithm.utd=8", "algorithm.rollout_steps=10", "env.train.num_envs=1", "runner.background.enabled=true"]
+    check(load("panda_sac_mlp", [*lines, "runner.background.publish_interval=10"]).config)
+    with pytest.raises(ConfigError, match=r"utd=8 asks for 80 updates .* at most 32 are made: raise it to 10"):
+        check(load("panda_sac_mlp", [*lines, "runner.background.publish_interval=4"]).config)
 
 
 def test_weights_arrive_whole() -> None:

@@ -23,7 +23,8 @@ from referee.sim.scene import SUBSTEPS, TIMESTEP, Scene
 LONGEST = 2.0
 """Seconds that are simulated in one go; an arm that was left alone for longer has come to rest before."""
 EVERYWHERE = np.full(3, -np.inf), np.full(3, np.inf)
-SOLVER_STEPS = 200
+SOLVER_STEPS = 2000
+"""A hand that was tilted by a rim needs some hundreds; usual poses need a few dozen."""
 CLOSE = 1e-4
 """Metres and radians within which a pose counts as reached by the solver."""
 

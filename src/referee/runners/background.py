@@ -27,6 +27,9 @@ from referee.runners.training import Training
 from referee.workers.delivery import Delivery
 from referee.workers.learner import LearnerWorker
 
+PIECES = 8
+"""Times that weights are published in an iteration, at most; what is due beyond is given up: nothing piles up."""
+
 
 class BackgroundTraining(Training):
     """The same run as `Training`, with the same numbers and checkpoints; one iteration takes what has come in."""
@@ -147,7 +150,7 @@ class BackgroundTraining(Training):
     def _learn(self) -> dict[str, float]:
         """As many updates as are due, in pieces after each of which new weights are published."""
         each = self._wanted.publish_interval
-        due = self.learner.due(most=8 * each)
+        due = self.learner.due(most=PIECES * each)
         learned = {"lr": self.learner.learner.set_rate(min(1.0, self.steps / self.config.runner.max_steps))}
         for done in range(0, due, each):
             learned |= self.learner.learn(min(each, due - done))

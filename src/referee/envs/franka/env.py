@@ -47,7 +47,9 @@ class FrankaVectorEnv(RefereeVectorEnv):
         self.proprio_size = VECTOR
         n = self.num_envs
         self._stations: list[Station] = []
-        self._stage = Stage(config.robot.scene, self.setup.target) if config.robot.driver == "twin" else None
+        self._stage = None
+        if config.robot.driver == "twin":
+            self._stage = Stage(config.robot.scene, self.setup.target, config.position_tolerance)
         self._elapsed, self._held = np.zeros((2, n), np.int64)
         self._seeds, self._episodes = np.arange(n, dtype=np.uint64), np.zeros(n, np.uint64)
         self._seen: list[Seen | None] = [None] * n
