@@ -4,14 +4,18 @@ Memory: bytes that one environment's history takes in a rollout of 50 steps at 6
 kept once, beside what its windows would take if each had frames of its own.
 
 Learning (with --arms): a weak policy goes on for the same steps with the same seeds, under these rewards:
-  history  the model (--model) pays for windows of five frames, every fourth step, each step once.
-  oracle   the same windows, judged by the simulation's own progress instead of a model: the most to hope for.
+  history  the model (--model) pays as the preset says, by its probabilities: a window of five frames ends at every
+           step from the fourth on, and pays for it P(positive) - P(negative).
+  oracle   the same windows, named by the simulation's own progress instead of a model: no model names them better.
   env      the environment's dense reward pays.
   none     nothing is paid.
-Judged on 256 fixed episodes with the mean action, at the start, on the way and at the end. The truth is only looked at.
+The policy's critic begins anew and its normaliser stays as it is, under all of them. Judged on 256 fixed episodes with
+the mean action, at the start, on the way and at the end. The truth is only looked at. Other keys than the preset's are
+tried by naming them (`reward.history_reward_assign=once`).
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -87,14 +91,14 @@ class Told(TrendManager):
     def __init__(self, config: Config, options: Any) -> None:
         model = config.reward.model
         assert isinstance(model, VLMModelConfig)
-        super().__init__(None, options, task="")
+        super().__init__(None, options, task="", assign=config.reward.history_reward_assign)
         self._parser = make_reward_parser(model.reward_parser_name, values(model.reward_parser_params))
 
     def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
         bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
         _, names = trends(windows.frames["progress"], bounds, DELTA)
         rewards = np.array([self._parser(name)[1] for name in names], np.float32)
-        paid, judged = pay_windows(windows, rewards, shape, assign="once", interval_reward=0.0)
+        paid, judged = pay_windows(windows, rewards, shape, assign=self._assign, interval_reward=0.0)
         return Scored(paid, judged, None, None)
 
 
@@ -128,14 +132,14 @@ def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
         f"env.train.task={options.task}", f"runner.seed={options.seed}", f"actor.model.model_path={start}",
         "actor.model.start_log_std=-1.5", f"runner.max_steps={options.steps}", "runner.eval_episodes=256",
         f"runner.eval_interval={options.eval_interval}", "algorithm.critic_warmup=5", "runner.film=false",
+        "actor.model.fresh_critic=true", "algorithm.normalise_observations=false",
     ]  # fmt: skip
     if arm in ("env", "none"):
         return load("panda_ppo_mlp", lines).config
-    if arm == "oracle":
-        lines.append("reward.model.model_path=nobody")
-        return load("panda_ppo_mlp_qwentrend_reward", [*lines, *options.overrides]).config
-    lines += [f"reward.model.model_path={options.model}", f"reward.model.readout={options.readout}"]
-    if options.lora is not None:
+    lines.append(f"reward.model.model_path={'nobody' if arm == 'oracle' else options.model}")
+    if arm == "history":
+        lines += ["reward.model.readout=score", "reward.model.score_pay=expected"]
+    if arm == "history" and options.lora is not None:
         lines.append(f"reward.model.lora_path={options.lora}")
     return load("panda_ppo_mlp_qwentrend_reward", [*lines, *options.overrides]).config
 
@@ -151,6 +155,7 @@ def row(arm: str, start: Path, options: argparse.Namespace) -> None:
         run.iterate()
         if run.iteration % options.eval_interval == 0 or run.finished():
             course.append(100 * run.evaluate()["eval/success_at_end"])
+            print(f"{arm}: {run.steps:,} steps, {run.outcomes.rate()}", file=sys.stderr, flush=True)
     said = "| | | |"
     if arm == "history" and isinstance(run.payment, TrendPayment):
         account = run.payment.manager.account()
@@ -173,17 +178,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a Qwen3-VL, for the arm `history`")
     parser.add_argument("--lora", type=Path, help="its adapter")
-    parser.add_argument("--readout", default="score", choices=("score", "generate"))
     parser.add_argument("--task", default="PushCube")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=96_000)
     parser.add_argument("--eval-interval", type=int, default=5)
     parser.add_argument(
-        "--arms", nargs="*", default=[], help="of history, oracle, env, none; without any, memory alone"
+        "--arms", nargs="*", default=[], choices=("history", "oracle", "env", "none"), help="without any, memory alone"
     )
     parser.add_argument("--start", type=float, default=0.27, help="true success of the weak policy")
     parser.add_argument("--out", type=Path, default=Path(".bench/history_reward"))
-    parser.add_argument("overrides", nargs="*", help="key=value of the arms `history` and `oracle`")
+    parser.add_argument("overrides", nargs="*", help="behind --: key=value of the arms `history` and `oracle`")
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory()

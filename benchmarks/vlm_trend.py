@@ -2,12 +2,15 @@
 
 The whole pipeline, without any download: an expert that goes astray now and then is recorded, its episodes are cut into
 windows, a random model is fine-tuned (all weights), an adapter carries it over to a second task (LoRA), and windows of
-fresh episodes are judged, which chose nothing. Stages whose results lie in the folder are not done again.
+fresh episodes are judged, which chose nothing. Then a weak policy learns on with the dense reward while its episodes
+are recorded, and the model learns from these windows, too: before it pays a policy, it has seen how one moves. Stages
+whose results lie in the folder are not done again.
 """
 
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,8 @@ from referee import cpu
 
 cpu.cap_if_needed()
 
-from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402 - after the cap
+from referee.config import load as load_preset  # noqa: E402 - after the cap
+from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402
 from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import NEGATIVE, POSITIVE, WindowOptions, build_windows  # noqa: E402
 from referee.envs.contract import RefereeVectorEnv  # noqa: E402
@@ -28,8 +32,10 @@ from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut  # noqa: E40
 from referee.models.vlm.prompts import make_input_builder  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions, load  # noqa: E402
 from referee.models.vlm.tiny import tiny_init  # noqa: E402
+from referee.runners.arms import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.runners.environments import make_env  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
+from referee.runners.training import Training  # noqa: E402
 from referee.training.vlm.fit import judge_segments  # noqa: E402
 from referee.training.vlm.options import LoraOptions, SftOptions  # noqa: E402
 from referee.training.vlm.scores import TrendScores  # noqa: E402
@@ -39,6 +45,8 @@ from referee.training.vlm.sft import fine_tune  # noqa: E402
 NUM_ENVS, SEED, FRESH_SEED = 32, 7, 1_007
 SHOWN = {"as_video": True, "max_frames": 2}
 """The first and the last frame of each camera as a clip: the cheapest way to show a motion."""
+WEAK = 0.27
+"""True success of the policy whose windows are recorded."""
 
 
 class Wanderer:
@@ -94,6 +102,34 @@ def fresh_segments(folder: Path, task: str, args: argparse.Namespace) -> list[Se
     return read_segments([place / "train", place / "eval"])
 
 
+def live(folder: Path, task: str, steps: int) -> None:
+    """Let a weak policy (seed 0) learn on with the dense reward, and record its training episodes, noise included."""
+    start = folder / f"start_{task}"
+    if not start.exists():
+        weak_policy(weak_config(task, 0), start, success=WEAK).close()
+    lines = [f"env.train.task={task}", f"actor.model.model_path={start}", "actor.model.start_log_std=-1.5",
+             "actor.model.fresh_critic=true", "algorithm.critic_warmup=5", "algorithm.normalise_observations=false",
+             f"runner.max_steps={steps}", "runner.eval_episodes=64",
+             "env.train.data_collection.enabled=true"]  # fmt: skip
+    run = Training(load_preset("panda_ppo_mlp", lines).config, folder / f"episodes_own_{task}")
+    run.warm_start(QUIET)
+    while not run.finished():
+        numbers = run.iterate()
+    print(f"{task}: a policy, at the end of its {run.steps:,} steps with {numbers['env/success_at_end']:.0%}")
+    run.close()
+
+
+def own_windows(folder: Path, task: str, args: argparse.Namespace) -> Path:
+    """The windows of that policy, every one of its episodes."""
+    windows, raw = folder / f"windows_own_{task}", folder / f"episodes_own_{task}"
+    if not windows.exists():
+        if not raw.exists():
+            live(folder, task, args.own_steps)
+        options = WindowOptions(delta_threshold=args.delta_threshold)
+        print(build_windows(open_source(raw / "collected_data"), windows, options))
+    return windows
+
+
 def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Path, lora: bool) -> SftOptions:
     return SftOptions(
         model=QwenOptions(model_path=model),
@@ -132,15 +168,16 @@ def row(name: str, segments: list[Segment], model: Path, lora: Path | None = Non
 
 
 def speeds(model: Path, segments: list[Segment]) -> None:
-    """Windows per second of both read-outs, of one model in one run."""
+    """Windows per second of both read-outs, of one model in one run; by the CPU's own clock, other work counts less."""
     loaded, windows = load(QwenOptions(model_path=model)), [each.window() for each in segments[:256]]
-    print("\n| read-out | windows/s |\n|---|--:|")
+    print("\n| read-out | windows/s | windows per second of CPU |\n|---|--:|--:|")
     for readout in ("generate", "score", "generate", "score"):
         judge = HistoryVLMRewardModel(loaded, make_input_builder(params=SHOWN), how=ReadOut(readout=readout))
         judge.judge(windows[:64])
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         judge.judge(windows)
-        print(f"| {readout} | {len(windows) / (time.perf_counter() - start):.1f} |")
+        took, spent = time.perf_counter() - start, time.process_time() - spent
+        print(f"| {readout} | {len(windows) / took:.1f} | {len(windows) / spent:.1f} |")
 
 
 def main() -> int:
@@ -154,6 +191,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lora-epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--own-steps", type=int, default=64_000, help="of the policy whose windows are learned last")
+    parser.add_argument("--own-epochs", type=int, default=3)
+    parser.add_argument("--own-lr", type=float, default=1e-3)
     parser.add_argument("--lora-lr", type=float, default=2e-3)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
@@ -169,12 +209,22 @@ def main() -> int:
         fine_tune(options_of(args, windows, base, folder / "full", lora=False), console)
     if not adapter.exists():
         fine_tune(options_of(args, other, best, folder / "lora", lora=True), console)
+    own = own_windows(folder, args.task, args)
+    lived = folder / "own" / "checkpoints" / "best_model"
+    if not lived.exists():
+        options = options_of(args, own, best, folder / "own", lora=False)
+        both = (own / "train", windows / "train")
+        fine_tune(replace(options, train=both, lr=args.own_lr, max_epochs=args.own_epochs), console)
     held, others = (fresh_segments(folder, task, args) for task in (args.task, args.other))
     print("\n| model | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
     print(row(f"random, {args.task}", held, base))
     print(row(f"all weights, {args.task}", held, best))
     print(row(f"the same, {args.other}", others, best))
     print(row(f"with the adapter, {args.other}", others, best, adapter))
+    theirs = read_segments([own / "eval"])
+    print(row(f"all weights, {args.task}, windows of a policy", theirs, best))
+    print(row("the same, after others of its windows", theirs, lived))
+    print(row(f"the same, {args.task}, windows of the expert", held, lived))
     speeds(best, held)
     return 0
 

@@ -107,6 +107,30 @@ def test_not_fooled() -> None:
     assert not spike.fooled and replace(spike, model=[0.1, 0.9, 1.3, 0.9]).fooled
 
 
+def test_a_single_mistake_of_a_model_that_was_not_fooled(tmp_path: Path) -> None:
+    story = told(HONEST, REPAIRED)
+    text = written(tmp_path, story)
+    assert "What fooled it" not in text and "Where it was wrong all the same" in text
+    for after, words in (
+        (0.03, "no longer takes it for one"),
+        (0.7, "still takes it for one"),
+        (NAN, "model said.</p>"),
+    ):
+        text = written(tmp_path, replace(story, fooled=[replace(story.fooled[0], after=after)]))
+        assert "This frame shows no success" in text and words in text
+
+
+def test_too_strict_is_no_fooling() -> None:
+    strict = replace(HONEST, model=[0.1, 0.3, 0.7, 0.75], end_model=0.75)
+    story = told(strict, REPAIRED)
+    assert title(story) == "Too strict, not fooled"
+    assert headline(story) == (
+        "The frozen reward model was not fooled but too strict: at the end it called 75 % of the episodes a success "
+        "where 90 % were; the alarm stayed silent. Refinement closed the gap to 2 points with 120 labels, but "
+        "true success ended at 92 % instead of 90 % (the intervals overlap)."
+    )
+
+
 def test_not_repaired() -> None:
     story = told(HACKED, replace(REPAIRED, end=Rate(60, 100)))
     assert title(story) == "Fooled, caught, not repaired"

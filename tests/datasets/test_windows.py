@@ -213,6 +213,8 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
     broken = [replace(e, signals={"progress": np.full(10, np.nan, np.float32)}) for e in rising_and_falling(2)]
     with pytest.raises(RefereeError, match="e0: signal progress"):
         build_windows(broken, tmp_path / "data")
+    with pytest.raises(RefereeError, match="window_size is 11, but the longest episode has 10 states"):
+        build_windows(rising_and_falling(4), tmp_path / "data", WindowOptions(window_size=11))
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("x")

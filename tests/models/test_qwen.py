@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_batches_do_not_change_answers(model: Qwen) -> None:
         assert np.allclose(together.probabilities[row], single.probabilities[0], atol=1e-5)
         assert together.label[row] == LABELS[int(together.probabilities[row].argmax())] == single.label[0]
     assert len(judge.judge([])) == 0
+
+
+def test_probabilities_pay(model: Qwen) -> None:
+    parser = make_reward_parser(params={"positive_reward": 1.0, "negative_reward": -1.0, "unclear_reward": 0.0})
+    how = replace(SCORE, score_pay="expected")
+    said = HistoryVLMRewardModel(model, parser=parser, how=how).judge([window(0), window(1), window(2)])
+    assert said.probabilities is not None and said.reward.dtype == np.float32
+    assert np.allclose(said.reward, said.probabilities[:, 0] - said.probabilities[:, 1], atol=1e-6)
+    assert not set(said.reward.tolist()) & {-1.0, 0.0, 1.0}
 
 
 def test_a_random_model_writes_what_cannot_be_read_and_that_is_counted(model: Qwen) -> None:

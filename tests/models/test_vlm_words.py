@@ -116,3 +116,24 @@ def test_own_builders_and_parsers_take_a_few_lines() -> None:
     assert parser(" yes ") == ("positive", 3.0) and parser.words == ("yes", "no", "maybe")
     with pytest.raises(RefereeError, match="is taken by"):
         register_reward_parser("qwentrend_reward_parser")(read)
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(0, 1)] * 3).filter(lambda row: sum(row) > 0.1), max_size=6),
+    st.tuples(*[st.floats(-20, 20)] * 3),
+)
+def test_what_is_expected_is_paid(rows: list[tuple[float, float, float]], pays: tuple[float, float, float]) -> None:
+    names = ("positive_reward", "negative_reward", "unclear_reward")
+    parser = make_reward_parser(params=dict(zip(names, pays, strict=True)))
+    chances = np.array([[each / sum(row) for each in row] for row in rows], np.float32).reshape(-1, 3)
+    said = Answers.read([LABELS[row.argmax()] for row in chances], parser, chances)
+    found = said.expected(parser, parser.words)
+    slow = [sum(float(chance) * pay for chance, pay in zip(row, pays, strict=True)) for row in chances]
+    assert found.reward.dtype == np.float32 and np.allclose(found.reward, slow, atol=1e-4)
+    assert found.label == said.label and found.text == said.text  # only the pay is another
+
+
+def test_without_probabilities_nothing_is_expected() -> None:
+    parser = make_reward_parser()
+    with pytest.raises(RefereeError, match="use the read-out `score`"):
+        Answers.read(["positive"], parser).expected(parser, parser.words)

@@ -22,6 +22,7 @@ from referee.models.window import Window
 from referee.rewards.assign import pay_windows
 from referee.runners import trends
 from referee.runners.background import BackgroundTraining
+from referee.runners.ending import tell
 from referee.runners.placed import PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training
@@ -165,7 +166,7 @@ def test_each_judged_step_is_paid_once() -> None:
     """Windows of 3 frames at every step: the mean of those that judged a step, by hand."""
     keys = [f"{WINDOW}.{name}={value}" for name, value in
             (("history_size", 3), ("min_history_size", 3), ("input_interval", 1))]  # fmt: skip
-    run, other = training(*keys), training()
+    run, other = training(*keys, "reward.history_reward_assign=once"), training()
     film = Film(other.env.env)
     other.roller.collect(other.env, other.rollout, film)
     run.iterate()
@@ -254,7 +255,7 @@ def test_the_best_policy_is_chosen_by_what_was_paid(tmp_path: Path, capsys: pyte
         paid.append(run.rollout.rewards.copy())
     run.evaluate()
     assert run.best.success == pytest.approx(np.mean(paid)) and (tmp_path / "checkpoints" / "best").is_dir()
-    run.report(Console())
+    tell(run, Console())
     said = capsys.readouterr().out
     assert "windows judged" in said and "best pay of a step" in said
     run.close()
@@ -374,6 +375,8 @@ reward:
         (["reward.model.model_path=null"], "model_path is not given"),
         (["env.train.max_episode_steps=3"], "min_history_size=5 is longer than an episode, which has 4 frames"),
         ([f"{WINDOW}.history_size=4"], "min_history_size=5 is more than history_size=4"),
+        (["reward.model.input_builder_name=qwentrend_input_bilder"], "did you mean qwentrend_input_builder"),
+        (["reward.model.reward_parser_params.positive_rewrd=1"], "did you mean positive_reward"),
         (["runner.task_type=text"], "policies here move robots"),
         (["reward.api.api_base=http://x/v1", "reward.model.lora_path=a"], "lora_path=a changes nothing"),
         (["reward.api.api_base=http://x/v1", "reward.model.model_path=null"], "reward.api.model is not given"),
@@ -413,7 +416,7 @@ def test_one_camera_has_no_extra_view(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_server_pays_and_its_absence_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", TOKEN)
     lines = ["reward.api.model=tiny", "reward.api.api_key_env=THE_KEY", "reward.api.backoff=0.01",
-             "reward.api.fallback=invalid_reward", f"{WINDOW}.input_interval=1"]  # fmt: skip
+             "reward.api.fallback=invalid_reward", "reward.history_reward_assign=once"]  # fmt: skip
     with serving(lambda prompt, body: "positive") as base:
         run = training(*lines, f"reward.api.api_base={base}")
         numbers = run.iterate()
@@ -437,15 +440,17 @@ def test_a_run_with_the_tiny_model(tmp_path: Path) -> None:
 
     tiny_init(tmp_path / "tiny", TinyOptions(hidden=64, layers=2, vision_hidden=64, vision_depth=2))
     lines = [f"reward.model.model_path={tmp_path / 'tiny'}", "algorithm.rollout_steps=6", "actor.global_batch_size=24"]
-    run = training(*lines, "reward.model.readout=score")
+    run = training(*lines, "reward.model.readout=score", "reward.model.score_pay=expected")
     for _ in range(2):
         numbers = run.iterate()
     assert numbers["reward/invalid"] == 0 and numbers["reward/windows"] > 0
     assert isinstance(run.payment, TrendPayment)
     windows, manager = run.payment.reward._windows(), run.payment.manager
     said = manager.judge([windows.window(i, run.env.env.task_description) for i in range(len(windows))])
-    expected, _ = pay_windows(windows, said.reward, (6, 4), assign="once", interval_reward=0.0)
-    np.testing.assert_array_equal(run.rollout.rewards, expected)
+    assert said.probabilities is not None
+    worth = said.probabilities @ [1.0, -0.5, 0.25]
+    expected, _ = pay_windows(windows, worth, (6, 4), assign="end", interval_reward=0.0)
+    np.testing.assert_allclose(run.rollout.rewards, expected, atol=1e-5)
     run.close()
     babble = training(*lines, "reward.model.max_new_tokens=2")
     numbers = babble.iterate()

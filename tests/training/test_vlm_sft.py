@@ -225,5 +225,6 @@ def test_the_documented_command_and_the_audit(
     assert "calibration error" in capsys.readouterr().out
     found = json.loads((best / "report" / "metrics.json").read_text())
     assert found["counts"]["windows"] == 12 and np.sum(found["counts_matrix"]) == 12
+    assert "Does the robot come closer" in (best / "report" / "report.html").read_text()
     assert main(["audit", str(best), str(data / "train" / "segments.jsonl")]) == 2
     assert "was trained on 24 of these 24 episodes" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def refuse_seen(seen: int, count: int, example: str, what: TrainingEpisodes) -> 
     if seen and what == "refuse":
         raise RefereeError(
             f"the model was trained on {seen} of these {count} episodes (as {example}): audit it on others, "
-            "or skip those"
+            "or leave those out (--skip-training-episodes)"
         )
     if seen == count and what == "skip":
         raise RefereeError(f"the model was trained on all {count} episodes: audit it on others")

@@ -42,7 +42,7 @@ def write_story(path: Path, story: Story) -> None:
         stages=_stages(story.stages),
         total=_time(sum(stage.seconds for stage in story.stages)),
         arms=_arms(story.arms),
-        fooled=_fooled(story.fooled),
+        fooled=_fooled(story.fooled, tricked=any(arm.fooled for arm in story.arms[:1])),
         cards=_cards(story.cards),
         evaluation=_evaluation(story.arms),
         cost=_cost(story),
@@ -78,7 +78,7 @@ def _arms(arms: Sequence[Arm]) -> str:
     return "".join(drawn)
 
 
-def _fooled(fooled: Sequence[Fooled]) -> str:
+def _fooled(fooled: Sequence[Fooled], *, tricked: bool) -> str:
     if not fooled:
         return ""
     pictures = []
@@ -87,10 +87,23 @@ def _fooled(fooled: Sequence[Fooled]) -> str:
         then = "" if math.isnan(each.after) else f' → after refinement <b class="{tone}">{after}</b>'
         words = f"said <b>{escape(whole(each.probability))}</b>{then}<small>step {number(each.step)}</small>"
         pictures.append(_picture(each.image, words))
+    lead = f"{_no_success(len(fooled))}, whatever the frozen model said.{_still(fooled)}"
+    name = "What fooled it" if tricked else "Where it was wrong all the same"
+    return f'<h2>{name}</h2><p class="lead">{lead}</p><div class="frames">{"".join(pictures)}</div>'
+
+
+def _no_success(count: int) -> str:
+    return "This frame shows no success" if count == 1 else "None of these frames shows a success"
+
+
+def _still(fooled: Sequence[Fooled]) -> str:
+    """Whether the refined model makes the same mistakes."""
     still, known = sum(each.after >= 0.5 for each in fooled), sum(not math.isnan(each.after) for each in fooled)
-    then = f" The refined model still takes {still or 'none'} of these {known} for a success." if known else ""
-    lead = f"None of these frames shows a success, whatever the frozen model said.{then}"
-    return f'<h2>What fooled it</h2><p class="lead">{lead}</p><div class="frames">{"".join(pictures)}</div>'
+    if not known:
+        return ""
+    if len(fooled) == 1:
+        return f" The refined model {'still takes it' if still else 'no longer takes it'} for one."
+    return f" The refined model still takes {still or 'none'} of these {known} for a success."
 
 
 def _cards(cards: Sequence[Card]) -> str:

@@ -14,8 +14,10 @@ def title(story: Story) -> str:
     if not story.arms or math.isnan(_most(story.arms[0])):
         return "A reward model at work"
     first, last = story.arms[0], story.arms[-1]
+    if not first.fooled and last.gap > FOOLED:
+        return "Fooled in spite of refinement"
     if not first.fooled:
-        return "Fooled in spite of refinement" if last.gap > FOOLED else "Not fooled this time"
+        return "Too strict, not fooled" if first.gap < -FOOLED else "Not fooled this time"
     caught = "not caught" if first.alarm_at is None else "caught"
     if first.gap <= FOOLED:
         return f"Fooled on the way, {caught}"
@@ -45,6 +47,10 @@ def _trouble(arm: Arm) -> str:
         most, step = arm.widest
         left = "" if math.isnan(arm.gap) else f", and {points(arm.gap)} at the end"
         found = f"fooled on the way: around step {number(step)} it said {points(most)} too much{left}"
+    elif arm.gap < -FOOLED:
+        said, true = whole(arm.end_model), whole(arm.end.share)
+        found = f"not fooled but too strict: at the end it called {said} of the episodes a success where {true} were"
+        alarm += " all the same" * raised
     else:
         end = "" if math.isnan(arm.end.share) else f", and the policy ended at {whole(arm.end.share)} true success"
         found = f"not fooled this time: it never said more than {points(max(0.0, _most(arm)))} too much{end}"
@@ -65,7 +71,7 @@ def _repair(first: Arm, last: Arm) -> str:
         return f"Refinement {verb}: after {effort}, {points(last.gap)} were left at the end, and {true}."
     if last.gap < -FOOLED:
         return f"Refinement went too far: after {effort}, the model says {points(-last.gap)} less than is true; {true}."
-    if first.gap > FOOLED:
+    if abs(first.gap) > FOOLED:
         return f"Refinement closed the gap to {points(last.gap)} with {effort}, {'and' if better else 'but'} {true}."
     return f"With refinement, and {effort}, the gap ended at {points(last.gap)}; {true}."
 

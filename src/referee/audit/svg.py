@@ -15,6 +15,7 @@ SIZE = 300
 LEFT, TOP, RIGHT, BOTTOM = 38, 12, 10, 36
 TIMELINE = (720, 92)
 LINES = (440, 290)
+RELIABLE = ("share of success", "frames")
 
 
 def curve(
@@ -36,20 +37,23 @@ def curve(
     return _svg(SIZE, SIZE, "".join(parts), f"{names[1]} against {names[0]}")
 
 
-def reliability(said: Sequence[float], true: Sequence[float], count: Sequence[int]) -> str:
-    """Said against true, with dots as large as there are frames behind them."""
-    parts = [_frame(("probability said", "share of success"))]
+def reliability(
+    said: Sequence[float], true: Sequence[float], count: Sequence[int], *, words: tuple[str, str] = RELIABLE
+) -> str:
+    """Said against true, with dots as large as there are things behind them. words: what is true, and of what."""
+    share, things = words
+    parts = [_frame(("probability said", share))]
     parts.append(f'<line class="chance" x1="{_x(0)}" y1="{_y(0)}" x2="{_x(1)}" y2="{_y(1)}"/>')
     points = " ".join(f"{_x(a)},{_y(b)}" for a, b in zip(said, true, strict=True))
     parts.append(f'<polyline class="model thin" points="{points}"/>')
     most = max(count, default=1)
-    for a, b, frames in zip(said, true, count, strict=True):
-        size = 2.5 + 6.5 * np.log1p(frames) / np.log1p(most)
+    for a, b, behind in zip(said, true, count, strict=True):
+        size = 2.5 + 6.5 * np.log1p(behind) / np.log1p(most)
         parts.append(
             f'<circle class="dot soft" cx="{_x(a)}" cy="{_y(b)}" r="{size:.1f}"><title>said {a:.2f}, true {b:.2f}, '
-            f"{frames} frames</title></circle>"
+            f"{behind} {things}</title></circle>"
         )
-    return _svg(SIZE, SIZE, "".join(parts), "share of success against the probability said")
+    return _svg(SIZE, SIZE, "".join(parts), f"{share} against the probability said")
 
 
 def timeline(judged: Judged, probability: np.ndarray, what: Outcome, threshold: float) -> str:

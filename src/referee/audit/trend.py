@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from referee.datasets.source import resolve
-from referee.datasets.windows import LABELS, WindowOptions, label_windows, window_images
+from referee.datasets.windows import LABELS, UNCLEAR, WindowOptions, label_windows, window_images
 from referee.episodes import Episode
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
-from referee.metrics.calibration import ece
+from referee.metrics.calibration import Reliability, reliability
 from referee.metrics.ranking import spearman, voc
 from referee.models.vlm.answers import INVALID, Answers, WindowModel
 from referee.models.window import Window
@@ -24,6 +24,8 @@ from referee.training.vlm.segments import Segment
 BATCH = 64
 SHORTEST = 5
 """Windows of an episode below which an order says nothing."""
+SHOWN, MOST_OF_ONE = 12, 2
+"""Wrong windows that are kept to be looked at, and how many of one episode."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,29 @@ class Labelled:
 
 
 @dataclass(frozen=True, eq=False)
+class WrongWindow:
+    """A window that was called by another name than its own."""
+
+    case: Labelled
+    said: str
+    probability: float
+    """Of what was said;"""
+    of_truth: float
+    """and of its own name."""
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """Up called down, or the reverse, is worse than any unclear word; then by how sure it was."""
+        return UNCLEAR not in (self.case.label, self.said), self.probability - self.of_truth
+
+
+@dataclass(frozen=True, eq=False)
 class TrendAudit:
     """What came of it."""
 
     scores: TrendScores
-    ece: float
-    """How far the likeliest label's probability is from how often it is right."""
+    reliability: Reliability
+    """The likeliest label's probability beside how often it is right."""
     voc: float
     """Mean Spearman between the running sum of P(positive) - P(negative) and time, of episodes that got ahead."""
     following: float
@@ -52,6 +71,15 @@ class TrendAudit:
     said: dict[str, int]
     """Written answers by label, of some windows; `invalid` are those that could not be read."""
     notes: list[str] = field(default_factory=list)
+    wrong: tuple[WrongWindow, ...] = ()
+    """The worst of them first."""
+    example: Window | None = None
+    """One of the windows, to show what is asked."""
+
+    @property
+    def ece(self) -> float:
+        """How far the likeliest label's probability is from how often it is right."""
+        return self.reliability.ece
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -64,6 +92,7 @@ class TrendAudit:
             "counts": self.counts,
             "written": self.said,
             "notes": self.notes,
+            "reliability": {name: getattr(self.reliability, name).tolist() for name in ("said", "true", "count")},
         }
 
 
@@ -91,9 +120,13 @@ def audit(model: WindowModel, windows: Iterable[Labelled], *, writer: WindowMode
     source, answers = iter(windows), list[Answers]()
     rows: list[tuple[str, str, int, float]] = []
     said: dict[str, int] = dict.fromkeys((*LABELS, INVALID), 0)
+    wrong: list[WrongWindow] = []
+    example = None
     while some := list(islice(source, BATCH)):
         asked = [each.window for each in some]
+        example = example or asked[0]
         answers.append(model.judge(asked))
+        wrong = _worst([*wrong, *_wrong(some, answers[-1])], 4 * SHOWN)
         if writer is not None and len(rows) % (8 * BATCH) == 0:
             for label, count in writer.judge(asked).counts.items():
                 said[label] += count
@@ -103,7 +136,28 @@ def audit(model: WindowModel, windows: Iterable[Labelled], *, writer: WindowMode
     joined = Answers.join(answers)
     if joined.probabilities is None:
         raise RefereeError("an audit needs probabilities: use the read-out `score`")
-    return measure(rows, joined.probabilities, said)
+    found = measure(rows, joined.probabilities, said)
+    return replace(found, wrong=tuple(_worst(wrong, SHOWN)), example=example)
+
+
+def _wrong(some: Sequence[Labelled], answers: Answers) -> Iterator[WrongWindow]:
+    chances = answers.probabilities
+    for number, case in enumerate(some if chances is not None else ()):
+        assert chances is not None
+        best, own = int(chances[number].argmax()), LABELS.index(case.label)
+        if best != own:
+            yield WrongWindow(case, LABELS[best], float(chances[number, best]), float(chances[number, own]))
+
+
+def _worst(wrong: Sequence[WrongWindow], count: int) -> list[WrongWindow]:
+    """The worst, a few of each episode that share no frame: neighbours look alike."""
+    chosen: list[WrongWindow] = []
+    for each in sorted(wrong, key=lambda one: one.badness, reverse=True):
+        mine = [other.case.start for other in chosen if other.case.episode == each.case.episode]
+        apart = all(abs(start - each.case.start) >= len(each.case.window) for start in mine)
+        if len(mine) < MOST_OF_ONE and apart and len(chosen) < count:
+            chosen.append(each)
+    return chosen
 
 
 def measure(
@@ -126,7 +180,7 @@ def measure(
         if truly[-1] > 0:
             orders.append(voc(summed))
     counts = {"windows": len(rows), "episodes": len({row[1] for row in rows}), "episodes with an order": len(follows)}
-    found = ece(right.astype(np.int8), sure)
+    found = reliability(right.astype(np.int8), sure)
     return TrendAudit(scores, found, _mean(orders), _mean(follows), counts, said or {})
 
 

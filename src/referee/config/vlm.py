@@ -45,6 +45,10 @@ class VLMModelConfig:
     readout: str = key(
         "generate", "let it write, or compare the label words' probabilities in one pass", choices=("generate", "score")
     )
+    score_pay: str = key(
+        "likeliest", "what the likeliest label word pays, or what is expected of all by their probabilities",
+        choices=("likeliest", "expected"), only_if="readout=score",
+    )  # fmt: skip
     infer_micro_batch_size: int = key(64, "windows per forward pass", low=1)
     max_new_tokens: int = key(16, "longest answer", low=1, only_if=GENERATES)
     do_sample: bool = key(False, "draw answers instead of taking the likeliest", only_if=GENERATES)

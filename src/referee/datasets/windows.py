@@ -168,6 +168,7 @@ def build_windows(
             summaries.append(sanity.Summary.of(episode, resolved))
             found[episode.meta.id] = label_windows(episode, resolved, options)
             frames[episode.meta.id] = Piece(episode.meta.id, resolved, frame_hashes(episode.view("main_images")))
+        _check_length([len(piece.labels) for piece in frames.values()], options)
         suspicions = sanity.warnings(summaries)
         for line in suspicions:
             _log.warning("%s", line)
@@ -183,6 +184,14 @@ def build_windows(
         )
         _replace(built, root, Path(temporary) / "old")
     return WindowsSummary(root, counts["train"], counts["eval"], tuple(suspicions))
+
+
+def _check_length(states: Sequence[int], options: WindowOptions) -> None:
+    """Refuse windows that no episode is long enough for. states: of each episode."""
+    if states and max(states) < options.window_size and options.tail != "short":
+        raise RefereeError(
+            f"window_size is {options.window_size}, but the longest episode has {max(states)} states: lower it"
+        )
 
 
 def label_windows(episode: Episode, labels: np.ndarray, options: WindowOptions) -> list[Window]:

@@ -37,7 +37,7 @@ def audit(
     with console.status(f"judging {data}"):
         metrics, judged = measure.audit(artifact, source, training_episodes=training_episodes)
     card = folder / "report.html"
-    report.write_report(card, metrics, judged, artifact, source, title=_title(path), facts={"audited on": str(data)})
+    report.write_report(card, metrics, judged, artifact, source, title=title_of(path), facts={"audited on": str(data)})
     metrics.save(folder / "metrics.json")
     tone, word, promise = verdict(metrics)
     console.print(f"[bold {TONES[tone]}]{word}[/]  {headline(metrics)}", highlight=False)
@@ -86,7 +86,7 @@ def _open(path: Path, data: Path) -> tuple[Artifact, EpisodeStore | Reread]:
     return Artifact.open(path), open_source(data)
 
 
-def _title(path: Path) -> str:
+def title_of(path: Path) -> str:
     """Of a run logs/x/checkpoints/best_model, what tells it from others."""
     parts = [part for part in path.resolve().parts if part not in ("checkpoints", "best_model")]
     return parts[-1]

@@ -14,6 +14,7 @@ from referee import cpu, files
 from referee.audit import trend
 from referee.audit.measure import TrainingEpisodes, refuse_seen
 from referee.audit.trend import Labelled, TrendAudit
+from referee.audit.trend_page import write_trend_page
 from referee.datasets.source import open_source
 from referee.datasets.windows import INFO, LABELS, SEGMENTS, WindowOptions
 from referee.episodes import EpisodeStore
@@ -21,13 +22,14 @@ from referee.labels.log import LabelLog
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.prompts import QWENTREND, make_input_builder
 from referee.models.vlm.qwen import QwenOptions, base_of, load, read_note
+from referee.runners.audit import title_of
 from referee.training.vlm.segments import read_segments
 
 
 def audit_vlm(
     path: Path, data: Path, console: Console, *, out: Path | None = None, training_episodes: TrainingEpisodes = "refuse"
 ) -> TrendAudit:
-    """Judge labelled windows, print the numbers, and write metrics.json."""
+    """Judge labelled windows, print the numbers, and write the report card and metrics.json."""
     cpu.cap_if_needed()
     note = read_note(path)
     windows, ids = _windows(data)
@@ -47,10 +49,15 @@ def audit_vlm(
     if seen and training_episodes == "allow":
         found = replace(found, notes=[f"the model was trained on {len(seen)} of these {len(ids)} episodes: "
                                       "these numbers prove nothing"])  # fmt: skip
-    place = (out or path / "report") / "metrics.json"
-    files.write_json(place, json.loads(json.dumps(found.to_json()), parse_constant=lambda _: None))
+    folder = out or path / "report"
+    files.write_json(folder / "metrics.json", json.loads(json.dumps(found.to_json()), parse_constant=lambda _: None))
     show(found, console)
-    console.print(f"numbers {place}", highlight=False, soft_wrap=True)
+    card = folder / "report.html"
+    facts = {"model": str(base), **({"adapter": str(lora)} if lora else {}), "audited on": str(data),
+             "input builder": asked[0], **{name: str(value) for name, value in (asked[1] or {}).items()}}  # fmt: skip
+    prompt = None if found.example is None else builder(found.example)
+    write_trend_page(card, found, prompt, title=title_of(path), facts=facts)
+    console.print(f"report card {card}", highlight=False, soft_wrap=True)
     return found
 
 

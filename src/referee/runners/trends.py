@@ -29,8 +29,8 @@ from referee.workers.trend import TrendWorker
 
 BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "veto_unknown", "hold_terminal")
 """Keys of a model that says success; what a trend pays is said by its parser."""
-IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "max_new_tokens", "do_sample", "temperature",
-              "use_chat_template", "infer_micro_batch_size")  # fmt: skip
+IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "score_pay", "max_new_tokens", "do_sample",
+              "temperature", "use_chat_template", "infer_micro_batch_size")  # fmt: skip
 """Keys of a model that computes here."""
 TASK_WORDS = "default_task_description"
 _log = logging.getLogger(__name__)
@@ -64,6 +64,9 @@ def check_trend(config: Config) -> None:
             "reward.model.model_path is not given: name a folder with a Qwen3-VL (a reward is never random), "
             "or reward.api.api_base"
         )
+    # Only to refuse wrong names and parameters now, and not behind gigabytes of weights.
+    make_input_builder(reward.model.input_builder_name, values(reward.model.input_builder_params))
+    make_reward_parser(reward.model.reward_parser_name, values(reward.model.reward_parser_params))
     _check_success(config)
     _check_windows(config, reward.model)
     if reward.api.api_base is not None:
@@ -150,7 +153,7 @@ def make_window_model(config: RewardConfig) -> WindowModel:
         )
     )  # fmt: skip
     how = ReadOut(
-        readout=model.readout, infer_micro_batch_size=model.infer_micro_batch_size,
+        readout=model.readout, score_pay=model.score_pay, infer_micro_batch_size=model.infer_micro_batch_size,
         max_new_tokens=model.max_new_tokens, do_sample=model.do_sample, temperature=model.temperature,
     )  # fmt: skip
     builder = make_input_builder(*_as_taught(loaded.note, model.input_builder_name, asked))
@@ -194,6 +197,11 @@ def make_trend_worker(
 def make_trend_payment(config: Config, env: RefereeVectorEnv, *, crews: int) -> TrendPayment:
     """The reward of a run by a model of trends. crews: how many act, each in its share of the environments."""
     reward, steps = config.reward, config.algorithm.rollout_steps
+    if reward.reward_mode == "history_buffer" and reward.history_reward_assign != "end":
+        _log.warning(
+            "reward.history_reward_assign=%s also pays steps before the one that ends a window, for what came after "
+            "them: no policy of ours learned from that; end is better", reward.history_reward_assign,
+        )  # fmt: skip
     if reward.alarm.enabled:
         _log.warning("no alarm watches this reward: it knows frames of image classifiers, not windows")
     worker = make_trend_worker(reward, env, steps, model=make_window_model(reward))

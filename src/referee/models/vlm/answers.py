@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from referee.datasets.windows import LABELS
+from referee.errors import RefereeError
 from referee.models.window import Window
 
 INVALID = "invalid"
@@ -49,6 +50,13 @@ class Answers:
             np.concatenate(known) if known and len(known) == len(parts) else None,
             tuple(text for part in parts for text in part.text),
         )
+
+    def expected(self, parser: Callable[[str], tuple[str, float]], words: Sequence[str]) -> Answers:
+        """The same, paid by what each of the three words would pay and how likely it is: a measure, not a count."""
+        if self.probabilities is None:
+            raise RefereeError("what is expected needs probabilities: use the read-out `score`")
+        pays = np.array([parser(word)[1] for word in words])
+        return replace(self, reward=(self.probabilities @ pays).astype(np.float32))
 
     def __len__(self) -> int:
         return len(self.label)

@@ -23,6 +23,8 @@ class ReadOut:
 
     readout: str = "generate"
     """`generate`: it writes a text. `score`: the label words' probabilities, nothing is written."""
+    score_pay: str = "likeliest"
+    """Of `score`: what the likeliest word pays, or what is `expected` of all three by their probabilities."""
     infer_micro_batch_size: int = 64
     max_new_tokens: int = 16
     do_sample: bool = False
@@ -56,7 +58,8 @@ class HistoryVLMRewardModel:
             return Answers.read(generate(self.model, batch, self.how), self.parser)
         words = self.parser.words
         chances = torch.softmax(score(self.model, batch, words), 1).cpu().numpy().astype(np.float32)
-        return Answers.read([words[best] for best in chances.argmax(1)], self.parser, chances)
+        answers = Answers.read([words[best] for best in chances.argmax(1)], self.parser, chances)
+        return answers.expected(self.parser, words) if self.how.score_pay == "expected" else answers
 
 
 class VLMRewardModel(HistoryVLMRewardModel):
