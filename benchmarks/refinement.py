@@ -41,6 +41,7 @@ from referee.runners.arms import (  # noqa: E402
     weak_config,
     weak_policy,
 )
+from referee.runners.logbook import METRICS  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from referee.sim.scene import CONTROL_HZ  # noqa: E402
 
@@ -109,7 +110,7 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     lines = [*ARMS[arm], *ungated, f"reward.reward_mode={mode}", *config]
     run = Training(arm_config(task, seed, start, model, *lines), place)
     run.warm_start(QUIET)
-    course = learn(run)
+    course = learn(run, lambda numbers: note(run, numbers))
     ends = judge(run, EPISODES, seed=FRESH_SEED), judge(run, EPISODES, seed=FRESH_SEED, noise=True)
     assert run.payment is not None
     alarm, refiner = run.payment.alarm, run.payment.refiner
@@ -124,8 +125,14 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     )
     print(text, flush=True)
     (place / ROW).write_text(text)
-    (run.folder / "course.json").write_text(json.dumps(vars(course)))
     run.close()
+
+
+def note(run: Training, numbers: dict[str, float]) -> None:
+    """Keep the numbers of an iteration, so that a course can be looked at again."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with (run.folder / METRICS).open("a") as lines:
+        lines.write(json.dumps({"step": run.steps, **numbers}) + "\n")
 
 
 def scratch(task: str, seed: int, steps: int, threads: list[str], model: Path, folder: Path) -> None:
@@ -136,7 +143,7 @@ def scratch(task: str, seed: int, steps: int, threads: list[str], model: Path, f
         return
     run = Training(scratch_config(task, seed, model, f"runner.max_steps={steps}", *threads), place)
     run.warm_start(QUIET)
-    course = learn(run)
+    course = learn(run, lambda numbers: note(run, numbers))
     end = judge(run, EPISODES, seed=FRESH_SEED)
     assert run.alarm is not None
     gap = np.subtract(course.model, course.true)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from PIL import Image
 
 from referee.cli import main
+from referee.config import load
+from referee.runners import rundir
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +199,37 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr("referee.runners.run", interrupted)
     assert main(["run", "panda_expert"]) == 130
     assert capsys.readouterr().err.strip() == "referee: stopped"
+
+
+def test_overrides_may_follow_a_name_given_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """As scripts in examples/ call it: there is no preset among the words then, so the first is an override, too."""
+    assert main(["config", "show", "--config-name", "panda_expert", "runner.seed=3", "runner.num_episodes=5"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"seed: 3 +# command line", said) and re.search(r"num_episodes: 5 +# command line", said)
+    assert main(["config", "show", "panda_ppo_mlp", "--config-name", "panda_expert"]) == 2
+    assert "give only one of them" in capsys.readouterr().err
+
+
+def test_runs_of_one_second_have_directories_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir.time, "strftime", lambda form: "20261118-120000")
+    for _ in range(3):
+        rundir.open_run(load("panda_expert"))
+    names = sorted(path.name for path in Path("logs").iterdir())
+    assert names == [f"20261118-120000-panda_expert{end}" for end in ("", "-2", "-3")]
+
+
+def test_a_reader_who_has_left_hears_no_complaint(here: Path) -> None:
+    command = [sys.executable, "-m", "referee.cli", "config", "show", "panda_ppo_mlp"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stderr is not None
+        run.stdout.close()  # long before anything is printed
+        assert run.wait() == 141 and not run.stderr.read()
+
+
+def test_a_pipe_to_somebody_else_that_breaks_is_not_kept_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(arguments: object) -> None:
+        raise BrokenPipeError("a worker is gone")
+
+    monkeypatch.setattr("referee.commands.config_list", work)
+    with pytest.raises(BrokenPipeError, match="a worker is gone"):
+        main(["config", "list"])

@@ -1,14 +1,17 @@
 """The names of the older documents do what the documents say."""
 
+import json
 import pickle
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from referee import compat
 from referee.config import PandaEnvConfig
 from referee.envs import make_vec
 from referee.envs.policies import make_policy
+from referee.errors import ConfigError, RefereeError
 
 
 def test_data_collector_wrapper(tmp_path: Path) -> None:
@@ -47,3 +50,21 @@ def test_reward_data_collector(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept["labels"], [0, 0, 1, 1])
     wanted = np.moveaxis(images[0], -1, 1).astype(np.float32) / 255
     np.testing.assert_array_equal(kept["images"]["base_camera"], wanted)
+
+
+def test_embodied_runner(tmp_path: Path) -> None:
+    lines = [
+        "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.task=Reach", "runner.max_steps=40",
+        "algorithm.rollout_steps=10", "actor.global_batch_size=20", "actor.model.hidden_dims=[8]",
+        "runner.eval_episodes=2", "runner.film=false", f"runner.logger.log_path={tmp_path / 'run'}",
+    ]  # fmt: skip
+    runner = compat.EmbodiedRunner("panda_ppo_mlp", lines)
+    with pytest.raises(RefereeError, match="call init_workers"):
+        runner.run()
+    runner.init_workers()
+    runner.run()
+    assert json.loads((tmp_path / "run/result.json").read_text())["steps"] == 40
+    with pytest.raises(ConfigError, match="reward_training trains no policy"):
+        compat.EmbodiedRunner("reward_training", ["data.data_path=x"]).init_workers()
+    with pytest.raises(ConfigError, match="does not divide"):
+        compat.EmbodiedRunner("panda_ppo_mlp", [*lines, "actor.global_batch_size=7"]).init_workers()

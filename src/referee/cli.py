@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 from referee import __version__, commands
 from referee.errors import RefereeError
 
+UNREAD = 141
+"""The exit code of programs that end because nobody reads on."""
 FORMATS = ("native", "pickle", "pickle_frames", "npy", "lerobot")
 
 
@@ -23,13 +27,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest:  # overrides that stand behind an option
         arguments.overrides = [*arguments.overrides, *rest]
     try:
-        return int(arguments.verb(arguments) or 0)
+        code = int(arguments.verb(arguments) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _unread():
+            raise  # another pipe: somebody who worked for us is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except RefereeError as error:
         print(f"referee: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("referee: stopped", file=sys.stderr)
         return 130
+
+
+def _unread() -> bool:
+    """Whether whoever read what we print has left, as in `referee config show PRESET | head`."""
+    try:
+        looked = select.poll()
+        looked.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in looked.poll(0))
+    except (OSError, ValueError):  # not a file at all
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
 
     play = verbs.add_parser("play", help="film a policy")
     play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
-    play.add_argument("--task", default="PickCube", help="Reach, PushCube, PickCube or PegInsertion")
+    play.add_argument(
+        "--task", default="PickCube", help="Reach, PushCube, PickCube, PegInsertion, or an id of ManiSkill's"
+    )
     play.add_argument("--policy", default="expert", help="expert or random (default expert)")
     play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
     play.add_argument("--episodes", type=int, default=2)

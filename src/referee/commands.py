@@ -60,6 +60,7 @@ def robot_check(arguments: argparse.Namespace) -> int:
 
 def doctor(arguments: argparse.Namespace) -> int:
     from rich.console import Console
+    from rich.markup import escape
 
     from referee.doctor import findings
 
@@ -70,7 +71,9 @@ def doctor(arguments: argparse.Namespace) -> int:
         console.print(f"SwiftShader is in {vulkan.install()}", highlight=False, soft_wrap=True)
     for finding in findings():
         mark, colour = {"ok": ("✓", "green"), "note": ("·", "yellow"), "fail": ("✗", "red")}[finding.state]
-        console.print(f"[{colour}]{mark}[/] {finding.what:<16} {finding.detail}", highlight=False)
+        console.print(
+            f"[{colour}]{mark}[/] {finding.what:<16} {escape(finding.detail)}", highlight=False, soft_wrap=True
+        )
         if finding.fix:
             console.print(f"  {'':<16} → {finding.fix}", style="dim", highlight=False, markup=False, soft_wrap=True)
         failed |= finding.state == "fail"
@@ -286,9 +289,12 @@ def play(arguments: argparse.Namespace) -> None:
 def _load(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     from referee.config import load
 
+    preset, overrides = arguments.preset, arguments.overrides
+    if arguments.config_name and "=" in preset:  # the name came as an option, so all words are settings
+        preset, overrides = "", [preset, *overrides]
     return load(
-        arguments.preset,
-        arguments.overrides,
+        preset,
+        overrides,
         config_path=arguments.config_path,
         config_name=arguments.config_name,
     )

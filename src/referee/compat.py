@@ -20,6 +20,7 @@ from referee.models.resnet_reward import ResNetRewardModel
 from referee.models.vlm.judge import HistoryVLMRewardModel, VLMRewardModel
 from referee.rewards.manager import RewardManager
 from referee.rewards.text import TextOptions
+from referee.runners.train_policy import check, train_policy
 from referee.runners.train_reward import train_placed
 from referee.workers.reward import RewardWorker as ModelRewardWorker
 from referee.workers.teleop import TeleopWorker
@@ -29,6 +30,7 @@ __all__ = [
     "BinaryRewardClassifier",
     "DataCollectorWrapper",
     "EmbodiedRewardWorker",
+    "EmbodiedRunner",
     "FSDPRewardWorker",
     "HistoryVLMRewardModel",
     "ImageRewardWorker",
@@ -76,6 +78,27 @@ class FSDPRewardWorker:
         if self._loaded is None:
             raise RefereeError("FSDPRewardWorker.fit: call init_worker() first")
         return train_placed(self._loaded, Console())
+
+
+class EmbodiedRunner:
+    """Trains a policy as a preset says, where its cluster section says: `init_workers()`, then `run()`."""
+
+    def __init__(self, preset: str, overrides: Sequence[str] = ()) -> None:
+        self._preset, self._overrides = preset, list(overrides)
+        self._loaded: Loaded | None = None
+
+    def init_workers(self) -> None:
+        """Read and check the configuration; the workers are made where the run begins."""
+        self._loaded = load(self._preset, self._overrides)
+        if self._loaded.config.runner.recipe != "train_policy":
+            raise ConfigError(f"{self._preset} trains no policy: use a preset such as maniskill_ppo_mlp")
+        check(self._loaded.config)
+
+    def run(self) -> None:
+        """Collect, pay, learn, evaluate and save, to the end."""
+        if self._loaded is None:
+            raise RefereeError("EmbodiedRunner.run: call init_workers() first")
+        train_policy(self._loaded)
 
 
 class DataCollectorWrapper(Recorder):

@@ -86,20 +86,30 @@ def test_the_examples_begin_as_the_presets(file: Path) -> None:
     assert file.read_text() == (ROOT / f"src/referee/config/presets/{file.name}").read_text()
 
 
+FRONT_DOORS = [
+    "embodiment/run_embodiment.sh maniskill_ppo_cnn",
+    "embodiment/train_embodied_agent.py --config-name maniskill_ppo_cnn",
+    "embodiment/run_realworld_async.sh realworld_peginsertion_rlpd_cnn_async",
+    "reward/realworld_collect_process_dataset.sh",
+    "reward/realworld_collect_process_dataset.sh realworld_collect_dataset",
+    "reward/realworld_collect_process_dataset.py",
+    "reward/eval_realworld_teleop.py",
+    "sft/run_vlm_sft.sh",
+    "sft/run_vlm_sft.sh qwen3vl_sft_qwentrend",
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script", ["run_embodiment.sh maniskill_ppo_cnn", "train_embodied_agent.py --config-name maniskill_ppo_cnn"]
-)
-def test_the_front_doors_take_our_configurations(script: str) -> None:
-    """Both get as far as a key that is wrong, in a file that lies in examples/embodiment/config."""
+@pytest.mark.parametrize("script", FRONT_DOORS)
+def test_the_front_doors_take_our_configurations(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets as far as a key that is wrong, in the configuration that it is for."""
+    monkeypatch.setenv("DUALVIEW_SFT_DATA_ROOT", "windows")
     name, *arguments = script.split()
     runner = ["sh"] if name.endswith(".sh") else [sys.executable]
-    file = str(ROOT / "examples/embodiment" / name)
-    done = subprocess.run(
-        [*runner, file, *arguments, "env.train.num_env=3"], capture_output=True, text=True, check=False
-    )
+    command = [*runner, str(ROOT / "examples" / name), *arguments, "runner.sed=3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "did you mean env.train.num_envs?" in done.stderr + done.stdout
+    assert "did you mean runner.seed?" in done.stderr + done.stdout
 
 
 def test_the_install_script_prints_the_line() -> None:

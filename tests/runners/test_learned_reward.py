@@ -239,6 +239,32 @@ def test_a_taken_over_policy_waits_for_its_critic(tmp_path: Path) -> None:
         assert any(name.startswith("actor.") for name in moved) == (iteration == 2)
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_policy_that_is_paid_nothing_stays_as_it_is_if_its_critic_begins_anew(tmp_path: Path, fresh: bool) -> None:
+    """The old critic hopes for what the old reward paid, and is disappointed most where that was most."""
+    from rich.console import Console
+
+    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    for _ in range(2):
+        first.iterate()
+    options = [*SMALL, f"actor.model.model_path={first.save()}", f"actor.model.fresh_critic={fresh}"]
+    run = Training(load("panda_ppo_mlp", options).config, tmp_path / "b")
+    run.warm_start(Console())
+    collect = run._collect
+
+    def unpaid(step: int) -> dict[str, float]:
+        numbers = collect(step)
+        run.rollout.rewards[:] = 0
+        return numbers
+
+    run._collect = unpaid  # type: ignore[method-assign]
+    begun = weights(run)
+    for _ in range(2):
+        run.iterate()
+    moved = {name for name, value in weights(run).items() if not np.array_equal(value, begun[name])}
+    assert any(name.startswith(("actor.", "critic.", "log_std")) for name in moved) == (not fresh)
+
+
 MODES = ["reward.reward_mode=terminal", "reward.reward_mode=per_step", "reward.terminate_on=model"]
 
 

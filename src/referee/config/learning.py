@@ -123,6 +123,9 @@ class PolicyModelConfig:
     start_log_std: float | None = key(
         None, "log of the action noise with which that policy goes on; null = its own", low=-5, high=2
     )
+    fresh_critic: bool = key(
+        False, "its critic begins anew, as where something else pays than before", only_if="model_path"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

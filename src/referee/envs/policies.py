@@ -23,14 +23,19 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: i
         raise RefereeError(f"unknown policy {name!r}: choose expert or random")
     from referee.envs.franka.env import FrankaVectorEnv
     from referee.envs.franka.expert import TwinExpert
+    from referee.envs.maniskill.env import ManiSkillVectorEnv
+    from referee.envs.maniskill.experts import ManiSkillExpert
     from referee.envs.panda.env import PandaVectorEnv
     from referee.envs.panda.experts import Expert
 
-    if isinstance(env.unwrapped, FrankaVectorEnv):
-        return TwinExpert(env.unwrapped, noise=noise, seed=seed)
-    if not isinstance(env, PandaVectorEnv):
-        raise RefereeError("only the Panda tasks have a scripted expert: choose --policy random, or a panda env")
-    return Expert(env, noise=noise, seed=seed)
+    world = env.unwrapped
+    if isinstance(world, FrankaVectorEnv):
+        return TwinExpert(world, noise=noise, seed=seed)
+    if isinstance(world, ManiSkillVectorEnv):
+        return ManiSkillExpert(world, noise=noise, seed=seed)
+    if not isinstance(world, PandaVectorEnv):
+        raise RefereeError("this environment has no scripted expert: choose the policy random")
+    return Expert(world, noise=noise, seed=seed)
 
 
 def demonstrations(

@@ -1,1 +1,1 @@
-"""Policies and how they learn: PPO and behaviour cloning."""
+"""Policies and how they learn: PPO, SAC and RLPD, behaviour cloning."""

@@ -262,6 +262,12 @@ class Policy(Eyes):
         """f32[n]"""
         return self.critic(self.judged(observation))[:, 0]
 
+    def forget_values(self) -> None:
+        """Every state is worth 0 from now on, until the critic learns better; what it sees in states it keeps."""
+        last = self.critic.linears[-1]
+        last.weight.data.zero_()
+        last.bias.data.zero_()
+
     def evaluate(self, observation: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of actions and value of the state, f32[n] each."""
         seen = self.seen(observation)

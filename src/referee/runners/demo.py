@@ -21,7 +21,8 @@ from referee import __version__
 from referee.audit import words
 from referee.audit.story import Arm, Card, Fooled, Stage, Story
 from referee.audit.story_page import write_story
-from referee.audit.story_words import headline
+from referee.audit.story_words import headline, whole
+from referee.audit.words import percent
 from referee.config import Config, Loaded, PandaEnvConfig
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
@@ -36,6 +37,7 @@ from referee.rl.policy import Player
 from referee.runners import episodes
 from referee.runners.arms import (
     QUIET,
+    WEAK,
     Course,
     Verdicts,
     arm_config,
@@ -129,7 +131,7 @@ def demo(loaded: Loaded) -> None:
         val = frozen.provenance["val"]
         say(
             f"A ResNet10 learned from {frozen.provenance['frames']['train']:,} frames; on validation frames its AUROC "
-            f"is {val['auroc']:.3f} and {val['accuracy']:.1%} of its answers are right."
+            f"is {val['auroc']:.3f} and {percent(val['accuracy'])} of its answers are right."
         )
     with stages.stage("Audit") as say:
         record_experts(task, runner.num_episodes, folder / "fresh", seed=FRESH_SEED + seed)
@@ -142,8 +144,9 @@ def demo(loaded: Loaded) -> None:
         with console.status("learning"):
             start = weak_policy(weak_config(task, seed, *_threads(config)), folder / "start")
         say(
-            f"{start.steps:,} steps of PPO with the simulation's own dense reward: true success "
-            f"{start.outcomes.rate().share:.0%}. From here on, only the reward model pays."
+            f"{start.steps:,} steps of PPO with the simulation's own dense reward, until a look finds "
+            f"{whole(WEAK)} true success or more: {whole(start.outcomes.rate().share)}. From here on, only the reward "
+            "model pays."
         )
         start.close()
     arms: list[Finished] = []
@@ -287,9 +290,10 @@ def _examples(store: EpisodeStore, artifact: Artifact) -> list[tuple[str, np.nda
 
 def _learned(arm: Arm) -> str:
     caught = "the alarm stayed silent" if arm.alarm_at is None else f"the alarm was raised at step {arm.alarm_at:,}"
-    asked = f" {arm.labels} frames were asked about, {len(arm.swaps)} better models took over." if arm.labels else ""
-    true = f"True success {arm.start.share:.0%} → {arm.end.share:.0%}"
-    return f"{true}; the model says {arm.end_model:.0%}; {caught}.{asked}"
+    better = f"better models took over {len(arm.swaps)} time{'s' * (len(arm.swaps) != 1)}"
+    asked = f" {arm.labels} frames were asked about, and {better}." if arm.labels else ""
+    true = f"True success {whole(arm.start.share)} → {whole(arm.end.share)}"
+    return f"{true}; the model says {whole(arm.end_model)}; {caught}.{asked}"
 
 
 def _numbers(found: Finished) -> dict[str, object]:
@@ -302,9 +306,9 @@ def _numbers(found: Finished) -> dict[str, object]:
 
 
 ROWS: dict[str, Callable[[Arm], str]] = {
-    "true success before": lambda arm: f"{arm.start.share:.0%}",
-    "after": lambda arm: str(arm.end),
-    "the model says": lambda arm: f"{arm.end_model:.0%}",
+    "true success before": lambda arm: whole(arm.start.share),
+    "after [95 %]": lambda arm: f"{whole(arm.end.share)} [{', '.join(f'{100 * x:.0f}' for x in arm.end.interval)}]",
+    "the model says": lambda arm: whole(arm.end_model),
     "gap, points": lambda arm: f"{100 * arm.gap:+.0f}",
     "labels": lambda arm: str(arm.labels),
     "minutes": lambda arm: f"{arm.minutes:.1f}",

@@ -30,11 +30,11 @@ def ls(source: Path, console: Console, *, rows: int = 10) -> None:
     """Counts, success and size, and the newest episodes."""
     listed = _rows(source)
     if not listed:
-        console.print(f"{source}: no episodes")
+        console.print(f"{source}: no episodes", soft_wrap=True)
         return
     labelled = [row for row in listed if row.success_once is not None]
     console.print(f"[bold]{source}[/]: {len(listed)} episodes, {sum(row.steps for row in listed):,} steps, "
-                  f"{_size(sum(row.bytes for row in listed))}", highlight=False)  # fmt: skip
+                  f"{_size(sum(row.bytes for row in listed))}", highlight=False, soft_wrap=True)  # fmt: skip
     if labelled:
         for text, flags in (
             ("success at any time", [row.success_once for row in labelled]),
@@ -68,7 +68,7 @@ def check(source: Path, console: Console) -> None:
     if problems:
         raise RefereeError(f"{len(problems)} of {len(store.rows) + len(store.broken)} episodes in {source} are broken: "
                            "move their files away, or bring them back from a copy")  # fmt: skip
-    console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole")
+    console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole", soft_wrap=True)
 
 
 def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4, columns: int = 8) -> int:
@@ -116,7 +116,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
                 copied += 1
     for store in stores:
         LabelLog.of(goal).adopt(LabelLog.of(store))
-    console.print(f"{out}: {copied} episodes copied, {len(goal)} in all")
+    console.print(f"{out}: {copied} episodes copied, {len(goal)} in all", soft_wrap=True)
 
 
 def convert(source: Path, out: Path, console: Console, *, export_format: str, labels: Path | None = None) -> None:
@@ -147,7 +147,7 @@ def convert(source: Path, out: Path, console: Console, *, export_format: str, la
         part.rename(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}")
+    console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}", soft_wrap=True)
 
 
 def _rows(source: Path) -> list[Row]:

@@ -42,8 +42,8 @@ def evaluate(loaded: Loaded) -> None:
     console.print(f"  success at any time {outcomes.rate(once=True)}")
     if film is not None:
         save_gif(folder / "film.gif", film.frames())
-        console.print(f"  film {folder / 'film.gif'}")
-    console.print(f"  numbers {folder / 'result.json'}")
+        console.print(f"  film {folder / 'film.gif'}", soft_wrap=True)
+    console.print(f"  numbers {folder / 'result.json'}", soft_wrap=True)
     env.close()
     if isinstance(env, Recorder):
-        console.print(f"  episodes {env.written} in {place(env_config.data_collection, folder)}")
+        console.print(f"  episodes {env.written} in {place(env_config.data_collection, folder)}", soft_wrap=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import PandaEnvConfig
-from referee.envs import RefereeVectorEnv
-from referee.envs.panda.env import PandaVectorEnv
+from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
 from referee.metrics import Rate
@@ -45,9 +46,24 @@ def play(
         film = FilmMaker(env, episodes, pixels=pixels)
         outcomes = roll_out(env, actor, episodes, seed=seed, watch=film, observe=actor.see)
     else:
-        env = PandaVectorEnv(PandaEnvConfig(task=task, num_envs=episodes))
+        env = make_vec(_stage(task, episodes))
         film = FilmMaker(env, episodes, pixels=pixels)
         outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
     save_gif(out, film.frames())
     env.close()
     return outcomes.rate()
+
+
+def _stage(task: str, episodes: int) -> PandaEnvConfig | ManiSkillEnvConfig:
+    """The world of a task: ManiSkill's ids end with a version, the names of the embedded Panda's do not."""
+    if re.fullmatch(r".+-v\d+", task) is None:
+        return PandaEnvConfig(task=task, num_envs=episodes)
+    return ManiSkillEnvConfig(
+        task=task,
+        num_envs=episodes,
+        control_mode="pd_ee_delta_pos",
+        cameras=("front",),
+        image_size=224,
+        shader="unlit",
+        light_scene=True,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -11,10 +12,16 @@ from referee.files import write_text
 
 
 def name_run(loaded: Loaded) -> Path:
-    """`logs/<timestamp>-<experiment or preset>` unless the config names one; nothing is made yet."""
+    """`logs/<timestamp>-<experiment or preset>` unless the config names one; nothing is made yet.
+
+    A second run within the same second is called `…-2`.
+    """
     logger = loaded.config.runner.logger
+    if logger.log_path:
+        return Path(logger.log_path)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(logger.experiment_name or loaded.preset).stem}"
-    return Path(logger.log_path) if logger.log_path else Path(logger.output_dir) / name
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(place for each in names if not (place := Path(logger.output_dir) / each).exists())
 
 
 def open_run(loaded: Loaded, folder: Path | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -12,7 +13,8 @@ from referee.config import Config, FrankaEnvConfig, Loaded
 from referee.config.learning import PPOConfig, SACConfig
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
-from referee.runners.background import BackgroundTraining
+from referee.runners.background import PIECES, BackgroundTraining
+from referee.runners.ending import tell
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends
 from referee.runners.placed import PlacedBackground, PlacedTraining
@@ -55,7 +57,7 @@ def train_policy(loaded: Loaded) -> None:
             console.print(f"stopped at step {run.steps:,}; go on with runner.resume_dir={where}", soft_wrap=True)
             raise KeyboardInterrupt
         run.evaluate()
-        run.report(console)
+        tell(run, console)
     finally:
         logbook.close()
         run.close()
@@ -108,7 +110,7 @@ def check(config: Config) -> None:
     if train.success_hold_steps > 1 and not train.terminate_on_success and reward.terminate_on != "model":
         raise ConfigError(
             f"env.train.success_hold_steps={train.success_hold_steps} changes nothing where no success ends one: "
-            "set env.train.terminate_on_success=true, or reward.terminate_on=model"
+            "set it to 1, or env.train.terminate_on_success=true, or reward.terminate_on=model"
         )
     if isinstance(algorithm, SACConfig) and algorithm.critic_subset > algorithm.critics:
         raise ConfigError(
@@ -117,6 +119,14 @@ def check(config: Config) -> None:
         )
     if config.runner.background.enabled and isinstance(algorithm, PPOConfig):
         raise ConfigError("runner.background.enabled=true needs a learner that remembers: use algorithm.name=sac")
+    if config.runner.background.enabled and isinstance(algorithm, SACConfig):
+        due, each = math.ceil(algorithm.utd * samples), config.runner.background.publish_interval
+        if due > PIECES * each:
+            raise ConfigError(
+                f"algorithm.utd={algorithm.utd:g} asks for {due} updates per rollout of {samples} steps, but with "
+                f"runner.background.publish_interval={each} at most {PIECES * each} are made: raise it to "
+                f"{math.ceil(due / PIECES)}"
+            )
     if isinstance(train, FrankaEnvConfig):
         _check_arm(config, train)
     for name in ("task", "obs_mode", "control_mode", "encoder"):

@@ -14,12 +14,10 @@ import torch
 from rich.console import Console
 
 from referee.config import Config, FrankaEnvConfig
-from referee.config.learning import ActorConfig, PPOConfig, SACConfig
+from referee.config.learning import ActorConfig, PolicyModelConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.policies import demonstrations
 from referee.errors import ConfigError
-from referee.files import write_json
-from referee.pictures import save_gif
 from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
 from referee.rl.checkpoint import Checkpoint, CheckpointError
@@ -27,12 +25,10 @@ from referee.rl.policy import Player, Policy, PolicySpec, Tensors
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import SquashedPolicy, make_policy
 from referee.runners.environments import make_env, make_payment
-from referee.runners.gain import Gain, gain
 from referee.runners.memory import MemoryFiles, make_memories
 from referee.runners.payment import Payment
-from referee.runners.rollout import FilmMaker, Outcomes, SecondOpinion, roll_out, save_strip
+from referee.runners.rollout import Outcomes, SecondOpinion, roll_out
 from referee.runners.trends import TrendPayment
-from referee.sim.scene import CONTROL_HZ
 from referee.workers.actor import ActorWorker
 from referee.workers.env import EnvWorker, first_seed
 from referee.workers.learner import LearnerWorker
@@ -170,7 +166,7 @@ class Training:
         self.evaluate()
         console.print(
             f"behaviour cloning of {len(actions):,} demonstrated steps: loss {losses[0]:.3f} → {losses[-1]:.3f}, "
-            f"{self._judged()}"
+            f"{self.judged()}"
         )
 
     def _get_used_to(self, observations: Tensors) -> None:
@@ -187,14 +183,23 @@ class Training:
         folder = checkpoint.find(Path(place))
         stored = checkpoint.load(folder)
         checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
-        noise = self.config.actor.model.start_log_std
-        if noise is not None:
-            if not isinstance(self.policy, Policy):
-                raise ConfigError("actor.model.start_log_std is for PPO; the spread of SAC is learned per state")
-            self.policy.log_std.data.fill_(noise)
+        self._change(self.config.actor.model)
         self.evaluate()
-        console.print(f"starting from {folder}: {self._judged()}", soft_wrap=True)
+        console.print(f"starting from {folder}: {self.judged()}", soft_wrap=True)
         return True
+
+    def _change(self, wanted: PolicyModelConfig) -> None:
+        """Let a policy that was taken over go on otherwise than it was, where asked for."""
+        noise, fresh = wanted.start_log_std, wanted.fresh_critic
+        if noise is None and not fresh:
+            return
+        if not isinstance(self.policy, Policy):
+            key = "fresh_critic" if noise is None else "start_log_std"
+            raise ConfigError(f"actor.model.{key} is for PPO: SAC takes over no critic, and learns a spread per state")
+        if noise is not None:
+            self.policy.log_std.data.fill_(noise)
+        if fresh:
+            self.policy.forget_values()
 
     def finished(self) -> bool:
         """Whether the steps, the minutes or the wanted success are reached, or an alarm ends it."""
@@ -256,7 +261,8 @@ class Training:
         self.seconds += spent
         return {**numbers, "time/refine": spent}
 
-    def _judged(self) -> str:
+    def judged(self) -> str:
+        """The last evaluation, in words."""
         return f"success at the end {self.outcomes.rate()}" if len(self.outcomes) else "not evaluated"
 
     def evaluate(self) -> dict[str, float]:
@@ -383,56 +389,6 @@ class Training:
             _log.warning("%s came without what the run remembered: it begins with an empty replay", folder)
         elif self.verdicts is not None and self.verdicts.manager.version:
             self.actor.rescore(self.verdicts.reward)
-
-    def report(self, console: Console) -> None:
-        """What a person wants to know at the end, and pictures of it."""
-        task = self.config.env.train.task if self.config.env.train else ""
-        console.print(f"{task}: {self._judged()} after {self.steps:,} steps")
-        best = f", best {100 * self.best.success:.1f} %" if len(self.outcomes) else ""
-        if isinstance(self.payment, TrendPayment):
-            best = f", best pay of a step {self.best.success:.3f}"
-        console.print(f"  {self.seconds / 60:.1f} minutes of training{best}")
-        raised = None if self.alarm is None else self.alarm.first_at
-        if self.alarm is not None and self.alarm.raised_at is not None:
-            console.print(
-                f"  [bold red]alarm at step {self.alarm.raised_at:,}[/bold red]: the reward model judged frames that "
-                "it does not know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
-            )  # fmt: skip
-        elif raised is not None:
-            console.print(f"  alarm at step {raised:,}, quiet since a better model took over")
-        found = {"steps": self.steps, "minutes": self.seconds / 60, "alarm": raised, "best": self.best.success}
-        write_json(self.folder / "result.json", {**found, **self._account(console), **self._summary()})
-        env = self.eval_env
-        if self.config.runner.film:
-            film = FilmMaker(env, self.config.runner.film_episodes)
-            policy = Player(self.policy, env)
-            count = min(self.config.runner.film_episodes, env.num_envs)
-            roll_out(env, policy, count, seed=EVAL_SEED, watch=film, observe=policy.see)
-            save_gif(self.folder / "film.gif", film.frames())
-            save_strip(self.folder / "strip.png", film, title=f"{task} after {self.steps:,} steps")
-            console.print(f"  film {self.folder / 'film.gif'}, strip {self.folder / 'strip.png'}")
-        best = " (best: checkpoints/best)" if len(self.outcomes) else ""
-        console.print(f"  checkpoint {self.folder / 'checkpoints'}/step_{self.steps}{best}")
-        console.print(f"  look closer: referee eval {self.folder} --episodes 256")
-
-    def _summary(self) -> dict[str, Any]:
-        return self.outcomes.summary() if len(self.outcomes) else {}
-
-    def _account(self, console: Console) -> dict[str, Any]:
-        """What refinement cost, where there was any."""
-        if isinstance(self.payment, TrendPayment):
-            return {"trend": self.payment.report(console)}
-        if self.payment is None or self.payment.refiner is None:
-            return {}
-        refiner = self.payment.refiner
-        account = refiner.account(self.steps / self.env.env.metadata.get("render_fps", CONTROL_HZ))
-        console.print(
-            f"  refinement: {account['labels']:.0f} labels ({account['label_minutes']:.0f} minutes of a person at "
-            f"{account['seconds_per_label']:g} s each), {account['robot_minutes']:.0f} minutes of the robot; "
-            f"{len(self.payment.swaps)} better models took over (referee refine log {self.folder})", soft_wrap=True,
-        )  # fmt: skip
-        told = gain(self.folder, refiner.rounds, account["seconds_per_label"])
-        return {"refinement": account | (told.numbers() if isinstance(told, Gain) else {})}
 
     def close(self) -> None:
         """Close the environments."""

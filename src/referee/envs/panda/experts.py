@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -19,12 +20,25 @@ Move = tuple[np.ndarray, np.ndarray]
 """Where the fingertips should go (f64[n,3]) and what the gripper should do (f64[n])."""
 
 
+class Table(Protocol):
+    """What one must see to move a cube, whoever simulates it: positions f64[n,3], and whether the hand holds it."""
+
+    @property
+    def tcp(self) -> np.ndarray: ...
+    @property
+    def cube(self) -> np.ndarray: ...
+    @property
+    def goal(self) -> np.ndarray: ...
+    @property
+    def grasping(self) -> np.ndarray: ...
+
+
 def reach(world: World) -> Move:
     """Straight to the ball."""
     return world.goal, np.full(len(world.tcp), OPEN)
 
 
-def push_cube(world: World) -> Move:
+def push_cube(world: Table) -> Move:
     """Behind the cube at a height that clears it, down, and along the line to the goal."""
     to_goal = (world.goal - world.cube)[:, :2]
     distance = np.linalg.norm(to_goal, axis=1, keepdims=True)
@@ -51,7 +65,7 @@ def push_cube(world: World) -> Move:
     return target, np.full(len(world.tcp), CLOSED)
 
 
-def pick_cube(world: World) -> Move:
+def pick_cube(world: Table) -> Move:
     """Over the cube, down, close, and carry it to the goal."""
     held = world.grasping
     aside = np.linalg.norm((world.cube - world.tcp)[:, :2], axis=1)
@@ -69,12 +83,13 @@ def insert_peg(world: World) -> Move:
     """Over the hole, and down as far as the peg's tip stays over it, gently where it could hit the rim."""
     tip = world.tcp + PEG_LENGTH * world.hand[:, :, 2]
     aside = np.linalg.norm((world.goal - tip)[:, :2], axis=1)
-    inside = tip[:, 2] < SOCKET_HEIGHT - 0.002
+    rim = world.goal[:, 2] + SOCKET_HEIGHT
+    inside = tip[:, 2] < rim - 0.002
     over = (aside < 0.0018) | (inside & (aside < 0.004))
-    bottom = SOCKET_HEIGHT - PegInsertion.DEPTH - 0.008
+    bottom = rim - PegInsertion.DEPTH - 0.008
     down = np.maximum(bottom, tip[:, 2] - 0.010)
     target = world.tcp + world.goal - tip
-    target[:, 2] = world.tcp[:, 2] - tip[:, 2] + np.where(over, down, SOCKET_HEIGHT + 0.008)
+    target[:, 2] = world.tcp[:, 2] - tip[:, 2] + np.where(over, down, rim + 0.008)
     return target, np.full(len(world.tcp), CLOSED)
 
 
