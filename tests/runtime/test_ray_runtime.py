@@ -330,13 +330,20 @@ def test_a_slow_taker_holds_up_the_giver_under_ray(cluster: Cluster) -> None:
     assert pump(cluster.channel("c", capacity=2), items=8) <= 3
 
 
-def test_what_a_dead_worker_had_put_is_reported(cluster: Cluster) -> None:
+def test_what_a_dead_worker_had_put_is_whole_or_reported(cluster: Cluster) -> None:
     group = WorkerGroup(Counter).launch(cluster, "env")
-    channel = cluster.channel("frames")
-    group.on(0).give(channel, ["small", np.ones(1_000_000, np.uint8)]).wait(timeout=20)
+    channel = cluster.channel("frames", capacity=64)
+    frames = [np.full(1_000_000, value, np.uint8) for value in range(40)]
+    group.on(0).give(channel, ["small", *frames]).wait(timeout=60)
     with pytest.raises(WorkerDied):
         group.on(0).die().wait(timeout=60)
     assert channel.get(timeout=20) == "small"  # it lay in the channel itself
+
+    def take_until_one_is_lost() -> None:
+        for frame in frames:  # shared memory outlives its worker until Ray has noticed
+            np.testing.assert_array_equal(channel.get(timeout=20), frame)
+            time.sleep(0.5)
+
     with pytest.raises(WorkerDied, match=r"^channel frames: the worker that put this item died"):
-        channel.get(timeout=20)
+        take_until_one_is_lost()
     group.close()

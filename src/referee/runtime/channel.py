@@ -181,7 +181,10 @@ class RayChannel:
         _check(self.name, why, tag, timeout)
 
     def get(self, *, tag: Hashable = None, timeout: float | None = None) -> Any:
-        """See Channel. Large arrays are read-only: they lie in shared memory."""
+        """See Channel. Large arrays are read-only: they lie in shared memory.
+
+        An item whose worker has died is given as long as it is still there, and reported as lost from then on.
+        """
         why, (small, content) = self._ask(self._keeper.get.remote(tag, timeout), timeout)
         _check(self.name, why, tag, timeout)
         library = ray()
