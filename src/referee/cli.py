@@ -185,6 +185,7 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("--cameras", nargs="+", default=["main_images"], help="names of views (default main_images)")
     frames.set_defaults(verb=commands.dataset_frames)
     windows.add_argument("--window-size", type=int, default=5)
+    windows.add_argument("--keep-frames", type=int, default=0, help="frames written of each window; 0 = all (default)")
     windows.add_argument("--stride", type=int, default=1)
     windows.add_argument("--delta-threshold", type=float, default=0.05, help="a smaller change of progress is unclear")
     windows.add_argument("--tail", default="drop", choices=("drop", "shift", "short"), help="frames left over")

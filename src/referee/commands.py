@@ -153,6 +153,7 @@ def dataset_windows(arguments: argparse.Namespace) -> None:
 
     options = WindowOptions(
         window_size=arguments.window_size,
+        keep_frames=arguments.keep_frames,
         stride=arguments.stride,
         tail=arguments.tail,
         delta_threshold=arguments.delta_threshold,

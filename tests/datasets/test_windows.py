@@ -161,6 +161,23 @@ def test_reversed_positives_are_negatives_of_training(tmp_path: Path) -> None:
         assert row["change"] < 0 and row["label"] == "negative"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_frames_of_long_windows(tmp_path: Path, turned: bool) -> None:
+    episodes = {episode.meta.id: episode for episode in rising_and_falling()}
+    options = WindowOptions(window_size=8, keep_frames=3, val_split=0.34, balance=False, reverse_positives=turned)
+    build_windows(episodes.values(), tmp_path / "data", options)
+    found = rows(tmp_path / "data", "train")
+    assert {row["reversed"] for row, _ in found} == ({False, True} if turned else {False})
+    for row, sample in found:
+        assert row["stop"] - row["start"] == 8 and row["frames"] == 3
+        kept = [row["start"] + place for place in (0, 4, 7)]  # 3.5 is rounded to even
+        images = episodes[row["episode"]].observations["main_images"][kept]
+        np.testing.assert_array_equal(sample["main_images"], images[::-1] if row["reversed"] else images)
+    for wrong in (1, 9, -1):
+        with pytest.raises(RefereeError, match=r"keep_frames is .*: it must be 0, or 2 to window_size \(8\)"):
+            WindowOptions(window_size=8, keep_frames=wrong)
+
+
 def test_success_to_go_stands_in_for_progress(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path / "store")
     for i in range(4):

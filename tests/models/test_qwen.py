@@ -18,6 +18,7 @@ from referee.models.vlm.encode import IGNORED
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut, VLMRewardModel, score
 from referee.models.vlm.parsers import RewardParser
 from referee.models.vlm.qwen import Qwen, QwenOptions
+from referee.models.window import Window
 
 SCORE = ReadOut(readout="score", infer_micro_batch_size=2)
 
@@ -116,6 +117,26 @@ def test_probabilities_pay(model: Qwen) -> None:
     assert said.probabilities is not None and said.reward.dtype == np.float32
     assert np.allclose(said.reward, said.probabilities[:, 0] - said.probabilities[:, 1], atol=1e-6)
     assert not set(said.reward.tolist()) & {-1.0, 0.0, 1.0}
+
+
+def test_asked_both_ways_what_stands_still_earns_nothing(model: Qwen) -> None:
+    """The mean of both directions, by hand; the way back costs what the way there pays."""
+    parser = make_reward_parser(params={"positive_reward": 1.0, "negative_reward": -1.0, "unclear_reward": 0.0})
+    how = replace(SCORE, score_pay="expected")
+    forwards = HistoryVLMRewardModel(model, parser=parser, how=how)
+    both = HistoryVLMRewardModel(model, parser=parser, how=replace(how, both_ways=True))
+    shown = [window(seed) for seed in range(3)]
+    back = [each.backwards() for each in shown]
+    assert np.array_equal(back[0].frames["main_images"][0], shown[0].frames["main_images"][-1])
+    said, there, again = both.judge(shown), forwards.judge(shown), forwards.judge(back)
+    assert said.probabilities is not None and there.probabilities is not None and again.probabilities is not None
+    by_hand = (there.probabilities + again.probabilities[:, [1, 0, 2]]) / 2
+    assert np.allclose(said.probabilities, by_hand, atol=1e-6)
+    assert np.allclose(said.reward, by_hand[:, 0] - by_hand[:, 1], atol=1e-6)
+    assert np.abs(said.reward - there.reward).max() > 1e-3
+    assert np.allclose(both.judge(back).reward, -said.reward, atol=1e-6)
+    still = [Window({name: value[:1].repeat(5, 0) for name, value in each.frames.items()}, each.task) for each in shown]
+    assert np.abs(both.judge(still).reward).max() < 1e-6 < np.abs(forwards.judge(still).reward).max()
 
 
 def test_a_random_model_writes_what_cannot_be_read_and_that_is_counted(model: Qwen) -> None:

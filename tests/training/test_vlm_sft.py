@@ -18,7 +18,7 @@ from referee.models.vlm.encode import IGNORED
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.qwen import QwenOptions
 from referee.training.options import EarlyStop
-from referee.training.vlm.fit import Sft, answer_loss, batch_loss, shift_window
+from referee.training.vlm.fit import Sft, answer_loss, batch_loss, reversed_some, shift_window
 from referee.training.vlm.options import LoraOptions, SftOptions
 from referee.training.vlm.segments import read_segments
 from referee.training.vlm.sft import fine_tune, prepare, read_data
@@ -101,7 +101,9 @@ def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(base: Path, data: P
     def train(output: Path, **changes: Any) -> tuple[Sft, int]:
         from referee.training import checkpoint
 
-        options = _options(base, data, output, lora=LoraOptions(rank=2, dropout=0.1), random_shift=1, **changes)
+        options = _options(
+            base, data, output, lora=LoraOptions(rank=2, dropout=0.1), random_shift=1, random_reverse=True, **changes
+        )
         fitting = _fit(options)
         if options.resume is not None:
             fitting.restore(checkpoint.load(checkpoint.find(options.resume)))
@@ -181,6 +183,21 @@ def test_frames_of_a_view_are_shifted_alike() -> None:
     assert shift_window(shown, 0, np.random.default_rng(0)) is shown
 
 
+def test_every_other_window_is_shown_backwards_under_its_other_name() -> None:
+    some = [(window(seed), label) for seed, label in enumerate(("positive", "negative", "unclear") * 20)]
+    found = reversed_some(some, np.random.default_rng(0))
+    other = {"positive": "negative", "negative": "positive", "unclear": "unclear"}
+    turned = 0
+    for (before, was), (after, is_now) in zip(some, found, strict=True):
+        if after is before:
+            assert is_now == was
+            continue
+        turned += 1
+        assert is_now == other[was] and after.task == before.task
+        assert all(np.array_equal(after.frames[name], before.frames[name][::-1]) for name in before.frames)
+    assert 15 < turned < 45
+
+
 def test_bad_windows_are_one_line_each(base: Path, data: Path, tmp_path: Path) -> None:
     def broken(**changes: Any) -> Path:
         row = json.loads((data / "train" / "segments.jsonl").read_text().splitlines()[0]) | changes
@@ -193,6 +210,7 @@ def test_bad_windows_are_one_line_each(base: Path, data: Path, tmp_path: Path) -
         read_segments([broken(pkl_path="train/pkl/none.pkl")], data)
     with pytest.raises(RefereeError, match="video_nframes is 2: set it to 3"):
         read_segments([data / "train"], frames=2)
+    assert len(read_segments([broken(stop=9, frames=2)], data, frames=2)) == 1  # few frames of a long window
     (tmp_path / "segments.jsonl").write_text("\n")
     with pytest.raises(RefereeError, match="no windows in it"):
         read_segments([tmp_path / "segments.jsonl"])

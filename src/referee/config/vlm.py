@@ -49,6 +49,10 @@ class VLMModelConfig:
         "likeliest", "what the likeliest label word pays, or what is expected of all by their probabilities",
         choices=("likeliest", "expected"), only_if="readout=score",
     )  # fmt: skip
+    both_ways: bool | None = key(
+        None, "ask about every window backwards, too, and take the mean; null = if it was taught so (random_reverse)",
+        only_if="readout=score",
+    )  # fmt: skip
     infer_micro_batch_size: int = key(64, "windows per forward pass", low=1)
     max_new_tokens: int = key(16, "longest answer", low=1, only_if=GENERATES)
     do_sample: bool = key(False, "draw answers instead of taking the likeliest", only_if=GENERATES)
@@ -119,6 +123,9 @@ class VLMActorConfig:
     eval_batch_size: int = key(16, "windows per forward pass of a validation", low=1)
     random_shift: int = key(
         0, "largest shift of training frames in pixels, all frames of a view alike; 0 = none", low=0
+    )
+    random_reverse: bool = key(
+        False, "show about every other training window backwards, a rise as a fall; it will be asked both ways"
     )
     num_processes: int = key(1, "that train together, each with a copy of the model", low=1)
     num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)

@@ -25,6 +25,8 @@ from referee.labels.log import SUCCESS, LabelLog
 
 POSITIVE, NEGATIVE, UNCLEAR = "positive", "negative", "unclear"
 LABELS = (POSITIVE, NEGATIVE, UNCLEAR)
+REVERSED = {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE, UNCLEAR: UNCLEAR}
+"""What a trend is called when its window is played backwards."""
 TAILS = ("drop", "shift", "short")
 FORMAT, INFO, SEGMENTS = "referee-windows-1", "dataset_info.json", "segments.jsonl"
 _log = logging.getLogger(__name__)
@@ -73,6 +75,10 @@ class WindowOptions:
     """How windows are cut, named and chosen."""
 
     window_size: int = 5
+    """States from the first frame to the last, both counted."""
+    keep_frames: int = 0
+    """Frames of a window that are written, evenly spaced with both ends; 0 = all. Long windows of few frames teach a
+    small model what comes closer before it must see it in short ones."""
     stride: int = 1
     tail: str = "drop"
     """See `windows`."""
@@ -96,6 +102,10 @@ class WindowOptions:
     def __post_init__(self) -> None:
         if self.window_size < 2:
             raise RefereeError(f"window_size is {self.window_size}, but there is no trend in less than 2 frames")
+        if self.keep_frames and not 2 <= self.keep_frames <= self.window_size:
+            raise RefereeError(
+                f"keep_frames is {self.keep_frames}: it must be 0, or 2 to window_size ({self.window_size})"
+            )
         if self.stride < 1 or self.num_samples_per_episode < 0 or self.tail not in TAILS:
             raise RefereeError(f"stride must be at least 1, and tail one of {', '.join(TAILS)}")
         if not (self.delta_threshold >= 0 and 0 <= self.tail_unclear_ratio <= 1 and 0 < self.discount <= 1):
@@ -114,6 +124,8 @@ class Window:
     progress: str
     """Where the progress came from: `recorded`, or `success` to go."""
     reversed: bool = False
+    frames: int = 0
+    """How many of them are written."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +221,13 @@ def label_windows(episode: Episode, labels: np.ndarray, options: WindowOptions) 
     clear = int(len(bounds) * (1 - options.tail_unclear_ratio))
     names[clear:] = [UNCLEAR] * len(names[clear:])
     return [
-        Window(episode.meta.id, int(bounds[i, 0]), int(bounds[i, 1]), names[i], float(changes[i]), origin)
+        Window(
+            episode.meta.id, start, stop, names[i], float(changes[i]), origin,
+            frames=min(options.keep_frames or stop - start, stop - start),
+        )
         for i in sample_evenly(len(bounds), options.num_samples_per_episode)
-    ]
+        for start, stop in [bounds[i].tolist()]
+    ]  # fmt: skip
 
 
 def _split(found: dict[str, list[Window]], frames: dict[str, Piece], options: WindowOptions) -> dict[str, list[Window]]:
@@ -245,7 +261,7 @@ def _balanced(found: list[Window], options: WindowOptions) -> list[Window]:
     """Training windows with the reversed ones added, and with as many of each label as of the rarest."""
     if options.reverse_positives:
         positive = [window for window in found if window.label == POSITIVE]
-        found = found + [replace(w, label=NEGATIVE, change=-w.change, reversed=True) for w in positive]
+        found = found + [replace(w, label=REVERSED[w.label], change=-w.change, reversed=True) for w in positive]
     if not options.balance:
         return found
     fewest = min(Counter(window.label for window in found).values())
@@ -280,9 +296,9 @@ def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Windo
 
 def window_images(episode: Episode, window: Window) -> dict[str, np.ndarray]:
     """Arrays of their own: a view would take the whole episode with it."""
-    step = -1 if window.reversed else 1
+    kept = window.start + np.linspace(0, window.stop - 1 - window.start, window.frames).round().astype(int)
     return {
-        name: np.array(episode.observations[name][window.start : window.stop][::step], order="C")
+        name: np.array(episode.observations[name][kept[::-1] if window.reversed else kept], order="C")
         for name in IMAGES
         if name in episode.observations
     }

@@ -19,3 +19,7 @@ class Window:
 
     def __len__(self) -> int:
         return len(next(iter(self.frames.values())))
+
+    def backwards(self) -> Window:
+        """The same frames, the newest first."""
+        return Window({name: value[::-1] for name, value in self.frames.items()}, self.task)

@@ -21,7 +21,7 @@ from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.prompts import QWENTREND, make_input_builder
-from referee.models.vlm.qwen import QwenOptions, base_of, load, read_note
+from referee.models.vlm.qwen import QwenOptions, base_of, load, read_note, taught_both_ways
 from referee.runners.audit import title_of
 from referee.training.vlm.segments import read_segments
 
@@ -42,7 +42,8 @@ def audit_vlm(
     model = load(QwenOptions(model_path=base, lora_path=lora, use_chat_template=chat))
     asked = note.get("input_builder_name", QWENTREND), note.get("input_builder_params")
     builder = make_input_builder(*asked)
-    scorer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="score"))
+    both_ways = taught_both_ways(note)
+    scorer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="score", both_ways=both_ways))
     writer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="generate"))
     with console.status(f"judging {data}"):
         found = trend.audit(scorer, windows, writer=writer)
@@ -54,7 +55,8 @@ def audit_vlm(
     show(found, console)
     card = folder / "report.html"
     facts = {"model": str(base), **({"adapter": str(lora)} if lora else {}), "audited on": str(data),
-             "input builder": asked[0], **{name: str(value) for name, value in (asked[1] or {}).items()}}  # fmt: skip
+             "asked": "both ways" if both_ways else "forwards", "input builder": asked[0],
+             **{name: str(value) for name, value in (asked[1] or {}).items()}}  # fmt: skip
     prompt = None if found.example is None else builder(found.example)
     write_trend_page(card, found, prompt, title=title_of(path), facts=facts)
     console.print(f"report card {card}", highlight=False, soft_wrap=True)

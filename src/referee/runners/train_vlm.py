@@ -73,6 +73,7 @@ def options_of(config: Config, folder: Path) -> SftOptions:
         micro_batch_size=actor.micro_batch_size,
         eval_batch_size=actor.eval_batch_size,
         random_shift=actor.random_shift,
+        random_reverse=actor.random_reverse,
         max_epochs=runner.max_epochs or EPOCHS,
         val_check_interval=runner.val_check_interval,
         save_interval=runner.save_interval,

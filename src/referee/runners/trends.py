@@ -29,8 +29,8 @@ from referee.workers.trend import TrendWorker
 
 BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "veto_unknown", "hold_terminal")
 """Keys of a model that says success; what a trend pays is said by its parser."""
-IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "score_pay", "max_new_tokens", "do_sample",
-              "temperature", "use_chat_template", "infer_micro_batch_size")  # fmt: skip
+IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "score_pay", "both_ways", "max_new_tokens",
+              "do_sample", "temperature", "use_chat_template", "infer_micro_batch_size")  # fmt: skip
 """Keys of a model that computes here."""
 TASK_WORDS = "default_task_description"
 _log = logging.getLogger(__name__)
@@ -64,6 +64,8 @@ def check_trend(config: Config) -> None:
             "reward.model.model_path is not given: name a folder with a Qwen3-VL (a reward is never random), "
             "or reward.api.api_base"
         )
+    if kind == "vlm" and reward.model.both_ways:
+        raise ConfigError("reward.model.both_ways=true is for windows (history_vlm): one state has no direction")
     # Only to refuse wrong names and parameters now, and not behind gigabytes of weights.
     make_input_builder(reward.model.input_builder_name, values(reward.model.input_builder_params))
     make_reward_parser(reward.model.reward_parser_name, values(reward.model.reward_parser_params))
@@ -143,7 +145,7 @@ def make_window_model(config: RewardConfig) -> WindowModel:
         )  # fmt: skip
         return ServerModel(options, make_input_builder(model.input_builder_name, asked), parser)
     from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
-    from referee.models.vlm.qwen import QwenOptions, load
+    from referee.models.vlm.qwen import QwenOptions, load, taught_both_ways
 
     assert model.model_path is not None  # `check_trend` saw to it
     loaded = load(
@@ -152,9 +154,11 @@ def make_window_model(config: RewardConfig) -> WindowModel:
             attn_implementation=model.attn_implementation, use_chat_template=model.use_chat_template,
         )
     )  # fmt: skip
+    taught = model.readout == "score" and taught_both_ways(loaded.note)
     how = ReadOut(
-        readout=model.readout, score_pay=model.score_pay, infer_micro_batch_size=model.infer_micro_batch_size,
-        max_new_tokens=model.max_new_tokens, do_sample=model.do_sample, temperature=model.temperature,
+        readout=model.readout, score_pay=model.score_pay,
+        both_ways=taught if model.both_ways is None else model.both_ways, max_new_tokens=model.max_new_tokens,
+        infer_micro_batch_size=model.infer_micro_batch_size, do_sample=model.do_sample, temperature=model.temperature,
     )  # fmt: skip
     builder = make_input_builder(*_as_taught(loaded.note, model.input_builder_name, asked))
     return HistoryVLMRewardModel(loaded, builder, parser, how)

@@ -21,6 +21,8 @@ SHOWN = re.compile(f"{re.escape(IMAGE)}|{re.escape(START + VIDEO + END)}")
 """Where a picture or a clip goes; a clip brings its own beginnings and ends."""
 FPS, PAIR = 10.0, 2
 """Frames per second of clips, as their times are told; and frames that are seen at a time."""
+KNOWN = 1024
+"""Texts whose tokens are kept."""
 TURN_END = "<|im_end|>"
 IGNORED = -100
 """The label of tokens that teach nothing."""
@@ -53,6 +55,7 @@ class Encoder:
         self.end_id = self._one_token(TURN_END) if chat else int(tokenizer.eos_token_id)
         pad = tokenizer.pad_token_id
         self.pad_id = int(self.end_id if pad is None else pad)
+        self._known: dict[tuple[str | int, ...], list[int]] = {}
 
     def _one_token(self, text: str) -> int:
         found = self.tokenizer.convert_tokens_to_ids(text)
@@ -111,7 +114,19 @@ class Encoder:
         return list(self.tokenizer.encode(word, add_special_tokens=False))
 
     def _tokens(self, prompt: Prompt, places: Sequence[str]) -> list[int]:
-        """The tokens of one prompt; a picture or clip is as many tokens as the model has features of it."""
+        """The tokens of one prompt; a picture or clip is as many tokens as the model has features of it.
+
+        Windows of one task ask the same, so that a text is nearly always known.
+        """
+        kinds = (part if isinstance(part, str) else part.ndim for part in prompt.parts)
+        text = (prompt.system, *kinds, *places)
+        if text not in self._known:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            self._known[text] = self._tokenised(prompt, places)
+        return self._known[text]
+
+    def _tokenised(self, prompt: Prompt, places: Sequence[str]) -> list[int]:
         pieces = SHOWN.split(self._text(prompt))
         if len(pieces) != len(places) + 1:
             raise RefereeError(
@@ -159,21 +174,18 @@ class Encoder:
 
     def _films(self, clips: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Patches f32[p,d] and grids i64[n,3] of clips; of an odd number of frames the last is shown twice."""
-        patches, grids = [], []
-        for clip in clips:
-            height, width = self._size(*clip.shape[1:3])
-            if (height, width) != clip.shape[1:3]:
-                size = (width, height)
-                clip = np.stack(
-                    [np.asarray(Image.fromarray(each).resize(size, Image.Resampling.BICUBIC)) for each in clip]
-                )
-            pair = self.images.temporal_patch_size
-            clip = np.concatenate([clip, clip[-1:].repeat(-len(clip) % pair, 0)])
-            frames = self._normal(clip).reshape(-1, pair, height, width, 3)
-            patches.append(self._cut(frames))
-            grids.append(self._grid(len(frames), clip.shape[1:]))
-        none = np.empty((0, 0), np.float32), np.empty((0, 3), np.int64)
-        return (np.concatenate(patches), np.concatenate(grids)) if patches else none
+        if not clips:
+            return np.empty((0, 0), np.float32), np.empty((0, 3), np.int64)
+        if any(clip.shape != clips[0].shape for clip in clips):
+            patches, grids = zip(*(self._films([clip]) for clip in clips), strict=True)
+            return np.concatenate(patches), np.concatenate(grids)
+        height, width = self._size(*clips[0].shape[1:3])
+        frames = np.stack([_scaled(clip, height, width) for clip in clips])
+        pair = self.images.temporal_patch_size
+        frames = np.concatenate([frames, frames[:, -1:].repeat(-frames.shape[1] % pair, 1)], axis=1)
+        times = frames.shape[1] // pair
+        cut = self._cut(self._normal(frames).reshape(-1, pair, height, width, 3))
+        return cut, self._grid(times, (height, width)).repeat(len(clips), 0)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         """What the processor scales pictures of a size to."""
@@ -203,6 +215,14 @@ class Encoder:
     def _grid(self, times: int, shape: Sequence[int]) -> np.ndarray:
         """i64[1,3]: how many patches there are in time, height and width."""
         return np.array([[times, shape[0] // self.images.patch_size, shape[1] // self.images.patch_size]], np.int64)
+
+
+def _scaled(clip: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A clip uint8[k,H,W,3] in another size."""
+    if clip.shape[1:3] == (height, width):
+        return clip
+    size, how = (width, height), Image.Resampling.BICUBIC
+    return np.stack([np.asarray(Image.fromarray(each).resize(size, how)) for each in clip])
 
 
 def _timed(times: int, size: int) -> str:

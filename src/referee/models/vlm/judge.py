@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from referee.datasets.windows import LABELS, REVERSED
 from referee.models.vlm.answers import Answers
 from referee.models.vlm.encode import Batch
 from referee.models.vlm.parsers import RewardParser, make_reward_parser
 from referee.models.vlm.prompts import InputBuilder, make_input_builder
 from referee.models.vlm.qwen import Qwen, transformers
 from referee.models.window import Window
+
+BACKWARDS = [LABELS.index(REVERSED[label]) for label in LABELS]
+"""Where the probability of each label stands in an answer about the same window backwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,9 @@ class ReadOut:
     """`generate`: it writes a text. `score`: the label words' probabilities, nothing is written."""
     score_pay: str = "likeliest"
     """Of `score`: what the likeliest word pays, or what is `expected` of all three by their probabilities."""
+    both_ways: bool = False
+    """Of `score`: ask about every window backwards, too, and take the mean. A rise is a fall then; what stands still
+    is as likely either, so with pays of 1 and -1 by `expected` it earns nothing, and no way there and back does."""
     infer_micro_batch_size: int = 64
     max_new_tokens: int = 16
     do_sample: bool = False
@@ -53,13 +60,21 @@ class HistoryVLMRewardModel:
         return Answers.join(parts)
 
     def _judge(self, windows: Sequence[Window]) -> Answers:
-        batch = self.model.encoder.encode([self.builder(window) for window in windows]).to(self.model.device)
         if self.how.readout == "generate":
-            return Answers.read(generate(self.model, batch, self.how), self.parser)
-        words = self.parser.words
-        chances = torch.softmax(score(self.model, batch, words), 1).cpu().numpy().astype(np.float32)
+            return Answers.read(generate(self.model, self._batch(windows), self.how), self.parser)
+        words, chances = self.parser.words, self._chances(windows)
+        if self.how.both_ways:
+            chances = (chances + self._chances([each.backwards() for each in windows])[:, BACKWARDS]) / 2
         answers = Answers.read([words[best] for best in chances.argmax(1)], self.parser, chances)
         return answers.expected(self.parser, words) if self.how.score_pay == "expected" else answers
+
+    def _batch(self, windows: Sequence[Window]) -> Batch:
+        return self.model.encoder.encode([self.builder(window) for window in windows]).to(self.model.device)
+
+    def _chances(self, windows: Sequence[Window]) -> np.ndarray:
+        """f32[n,3]: the probability of each label word."""
+        logs = score(self.model, self._batch(windows), self.parser.words)
+        return torch.softmax(logs, 1).cpu().numpy().astype(np.float32)
 
 
 class VLMRewardModel(HistoryVLMRewardModel):

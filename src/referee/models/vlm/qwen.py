@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,11 @@ def read_note(path: str | Path) -> dict[str, Any]:
     except ValueError as error:
         raise RefereeError(f"{file} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
+
+
+def taught_both_ways(note: Mapping[str, Any]) -> bool:
+    """Whether a model has learned that a window played backwards is the opposite."""
+    return bool(note.get("options", {}).get("random_reverse", False))
 
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.datasets.windows import LABELS
+from referee.datasets.windows import LABELS, REVERSED
 from referee.errors import RefereeError
 from referee.models.vlm.encode import IGNORED, Batch
 from referee.models.vlm.judge import score
@@ -91,6 +91,13 @@ def judge_segments(
         logs = score(model, model.encoder.encode(prompts).to(model.device), LABELS)
         found[start : start + size] = torch.softmax(logs.double(), 1).cpu().numpy()
     return group.sum(found).astype(np.float32)
+
+
+def reversed_some(some: Sequence[tuple[Window, str]], random: np.random.Generator) -> list[tuple[Window, str]]:
+    """The same windows with their labels, about every other one backwards."""
+    drawn = random.random(len(some)) < 0.5
+    return [(w.backwards(), REVERSED[label]) if back else (w, label)
+            for (w, label), back in zip(some, drawn, strict=True)]  # fmt: skip
 
 
 def shift_window(window: Window, reach: int, random: np.random.Generator) -> Window:
@@ -207,9 +214,11 @@ class Sft:
         key = (self.options.seed, self.step, number)
         random = np.random.default_rng(key)
         seed_dropout(int(np.random.default_rng((*key, 1)).integers(2**62)))
-        some = [self.train[index] for index in indices]
-        prompts = [self.builder(shift_window(each.window(), self.options.random_shift, random)) for each in some]
-        batch = self.model.encoder.encode(prompts, [each.label for each in some])
+        some = [(self.train[index].window(), self.train[index].label) for index in indices]
+        if self.options.random_reverse:
+            some = reversed_some(some, random)
+        prompts = [self.builder(shift_window(window, self.options.random_shift, random)) for window, _ in some]
+        batch = self.model.encoder.encode(prompts, [label for _, label in some])
         return batch_loss(self.model.net, batch.to(self.model.device))
 
     def _validate(self) -> SftReport:

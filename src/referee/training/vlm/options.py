@@ -52,6 +52,8 @@ class SftOptions:
     max_val_windows: int = 0
     random_shift: int = 0
     """Largest shift in pixels, the same for all frames of a view."""
+    random_reverse: bool = False
+    """Show every other training window backwards, under the label that it has then."""
     max_epochs: int = 3
     val_check_interval: int = 1
     save_interval: int = 0

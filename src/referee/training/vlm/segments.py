@@ -30,9 +30,12 @@ class Segment:
     start: int
     stop: int
     change: float
+    frames: int = 0
+    """How many of its states the file shows; 0 = all."""
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        """Frames that are shown."""
+        return self.frames or self.stop - self.start
 
     def window(self) -> Window:
         """The frames."""
@@ -84,7 +87,7 @@ def _segment(line: str, base: Path, where: str) -> Segment:
         path = base / str(row["pkl_path"])
         made = Segment(
             path, str(row.get("task", "")), label, str(row.get("episode", path.stem)), int(row.get("start", 0)),
-            int(row.get("stop", 0)), float(row.get("change", 0.0)),
+            int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
