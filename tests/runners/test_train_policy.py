@@ -124,10 +124,11 @@ def test_eval_and_play_bring_a_policy_back(capsys: pytest.CaptureFixture[str]) -
 def test_a_policy_is_judged_in_the_world_that_it_was_trained_in() -> None:
     from referee.runners.trained import bring_back
 
-    folder = train("run", "runner.max_steps=80", "env.train.randomise.colours=0.7", "env.train.randomise.distractors=2")
+    folder = train("run", "runner.max_steps=80", "env.train.randomise.colours=0.7", "env.train.randomise.distractors=2",
+                   "env.eval.max_episode_steps=17")  # fmt: skip
     env, _ = bring_back(folder, 2)
     assert env.config.randomise.colours == 0.7 and env.config.randomise.distractors == 2
-    assert env.max_episode_steps == 14
+    assert env.max_episode_steps == 17, "as long as the episodes of its evaluations"
 
 
 def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -26,7 +26,7 @@ from referee.runners.ending import tell
 from referee.runners.placed import PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training
-from referee.runners.trends import TrendPayment
+from referee.runners.trends import TrendPayment, make_window_model
 
 WORDS = ("positive", "negative", "unclear", "no idea")
 PAYS = {"positive": 1.0, "negative": -0.5, "unclear": 0.25, "no idea": -0.125}
@@ -431,6 +431,25 @@ def test_a_server_pays_and_its_absence_never_does(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RefereeError, match="gave no answer"):
         run.iterate()
     run.close()
+
+
+def test_a_model_is_asked_both_ways_if_it_was_taught_so(tmp_path: Path) -> None:
+    from tests.models.tiny_vlm import small_vlm
+
+    from referee.models.vlm import qwen
+
+    def asked(*more: str) -> bool:
+        config = load("panda_ppo_mlp_qwentrend_reward", [f"reward.model.model_path={folder}", *more]).config
+        check(config)
+        return make_window_model(config.reward).how.both_ways  # type: ignore[attr-defined,no-any-return]
+
+    folder, by_score = small_vlm(tmp_path / "tiny"), "reward.model.readout=score"
+    assert not asked(by_score) and asked(by_score, "reward.model.both_ways=true")
+    qwen.write_note(folder, {"options": {"random_reverse": True}})
+    assert asked(by_score) and not asked() and not asked(by_score, "reward.model.both_ways=false")
+    with pytest.raises(ConfigError, match=r"one state has no direction"):
+        asked(by_score, "reward.model.both_ways=true", "reward.model.model_type=vlm", "reward.reward_mode=per_step",
+              "reward.model.history_buffers=null")  # fmt: skip
 
 
 @pytest.mark.slow

@@ -29,14 +29,15 @@ def bring_back(place: Path, num_envs: int, *, noise_seed: int | None = None) -> 
 
 
 def _world(meta: dict[str, Any], num_envs: int) -> EnvConfig:
-    """The world that a policy was trained in, with so many environments.
+    """The world that a policy was trained in, with so many environments and episodes as long as its evaluations'.
 
     A policy of an arm is judged on a twin: no arm moves because somebody asks for numbers.
     """
     settings: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in meta["env"].items()
     }
-    settings |= {"task": meta["task"], "num_envs": num_envs}
+    steps = meta.get("eval_episode_steps", settings["max_episode_steps"])
+    settings |= {"task": meta["task"], "num_envs": num_envs, "max_episode_steps": steps}
     kind = meta.get("env_type")
     if kind == "franka":
         robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])

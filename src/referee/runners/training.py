@@ -339,6 +339,7 @@ class Training:
                     "policy": self.policy.spec.to_json(),
                     "task": self.config.env.train.task if self.config.env.train else "",
                     "env": _env_settings(self.config),
+                    "eval_episode_steps": self.eval_env.max_episode_steps,
                     **_world(self.config),
                     "iteration": self.iteration,
                     "steps": self.steps,
