@@ -102,16 +102,17 @@ def fresh_segments(folder: Path, task: str, args: argparse.Namespace) -> list[Se
     return read_segments([place / "train", place / "eval"])
 
 
-def live(folder: Path, task: str, steps: int) -> None:
-    """Let a weak policy (seed 0) learn on with the dense reward, and record its training episodes, noise included."""
-    start = folder / f"start_{task}"
+def live(folder: Path, task: str, steps: int, *, seed: int = 0) -> None:
+    """Let a weak policy learn on with the dense reward, and record its training episodes, noise included."""
+    start = folder / f"start_{seed}"
     if not start.exists():
-        weak_policy(weak_config(task, 0), start, success=WEAK).close()
-    lines = [f"env.train.task={task}", f"actor.model.model_path={start}", "actor.model.start_log_std=-1.5",
+        weak_policy(weak_config(task, seed), start, success=WEAK).close()
+    lines = [f"env.train.task={task}", f"runner.seed={seed}",
+             f"actor.model.model_path={start}", "actor.model.start_log_std=-1.5",
              "actor.model.fresh_critic=true", "algorithm.critic_warmup=5", "algorithm.normalise_observations=false",
              f"runner.max_steps={steps}", "runner.eval_episodes=64",
              "env.train.data_collection.enabled=true"]  # fmt: skip
-    run = Training(load_preset("panda_ppo_mlp", lines).config, folder / f"episodes_own_{task}")
+    run = Training(load_preset("panda_ppo_mlp", lines).config, folder / f"live_{seed}")
     run.warm_start(QUIET)
     while not run.finished():
         numbers = run.iterate()
@@ -121,7 +122,7 @@ def live(folder: Path, task: str, steps: int) -> None:
 
 def own_windows(folder: Path, task: str, args: argparse.Namespace) -> Path:
     """The windows of that policy, every one of its episodes."""
-    windows, raw = folder / f"windows_own_{task}", folder / f"episodes_own_{task}"
+    windows, raw = folder / f"windows_own_{task}", folder / "live_0"
     if not windows.exists():
         if not raw.exists():
             live(folder, task, args.own_steps)
