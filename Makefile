@@ -64,6 +64,8 @@ bench: setup
 	$(BIN)/python benchmarks/maniskill_pickcube.py
 	$(BIN)/python benchmarks/vlm_trend.py
 	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none
+	$(BIN)/python benchmarks/history_chain.py
+	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed 1 --steps 48000 --arms history oracle env none
 	$(BIN)/python benchmarks/history_rounds.py --model .bench/vlm_trend/own/checkpoints/best_model
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 

@@ -57,7 +57,7 @@ def cut(folder: Path, samples: int, val_split: float = 0.2) -> Path:
 
 def before(task: str, steps: int, folder: Path) -> list[Path]:
     """Windows from before the policy that is to learn: of a wandering expert, and of another policy."""
-    wanderer, other = folder / "wanderer", folder / f"episodes_own_{task}"
+    wanderer, other = folder / "wanderer", folder / "live_0"
     if not (wanderer / "windows").exists():
         collect(wanderer, task, 320, WANDERER_SEED)
         cut(wanderer, 20)
