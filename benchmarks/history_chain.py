@@ -1,9 +1,10 @@
 """Prints what a policy learns from a Qwen3-VL that began as random numbers here: the whole chain, without a download.
 
-Record a wandering expert, and a policy (seed 0) that learns with the dense reward; cut windows of 5 to 31 states out of
-both, of which the first and the last frame are shown; teach a tiny Qwen3-VL their trends, every other window played
-backwards; then let weak policies of other seeds go on, paid by that model's word alone, which is asked both ways. The
-weights are chosen on windows of a policy of yet another seed. `history_reward.py` has the rewards beside it.
+Record a hand that strolls through all of the workspace, at any speed, towards the goal and away from it; cut windows of
+5 to 31 states out of that, of which the first and the last frame are shown; teach a tiny Qwen3-VL their trends, every
+other window played backwards; then let weak policies go on, paid by that model's word alone, which is asked both ways.
+No policy is recorded to teach it: one of yet another seed only tells how well the model knows windows of a policy.
+`history_reward.py` pays the policies, with other rewards beside it.
 """
 
 import argparse
@@ -11,65 +12,117 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from referee import cpu
-from vlm_trend import SHOWN, collect, live, row
+from vlm_trend import SHOWN, live, row
 
 cpu.cap_if_needed()
 
-from referee.datasets.source import open_source  # noqa: E402 - after the cap
+from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402 - after the cap
+from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import WindowOptions, build_windows  # noqa: E402
+from referee.envs.panda.env import PandaVectorEnv  # noqa: E402
+from referee.envs.panda.experts import EXPERTS  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions  # noqa: E402
 from referee.models.vlm.tiny import TinyOptions, tiny_init  # noqa: E402
+from referee.runners.environments import make_env  # noqa: E402
+from referee.runners.rollout import roll_out  # noqa: E402
 from referee.training.vlm.options import SftOptions  # noqa: E402
 from referee.training.vlm.segments import read_segments  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402
 
-DELTA, WANDERER_SEED, TEACHER_SEED, HELD_SEED = 0.03, 7, 0, 5
-SIZES = (5, 9, 17, 31)
-"""States of a window. What comes closer is plain to see over half an episode, and hardly over a fifth of a second."""
+DELTA = 0.01
+"""Of progress, from which a window is a trend. Small: a slow retreat that is called unclear would cost nothing, and
+rushing back would pay, again and again."""
+NUM_ENVS, STROLL_SEED, FRESH_SEED, FRESH, POLICY_SEED, POLICY_STEPS = 64, 7, 1_007, 64, 5, 24_000
+CUTS = {5: 20, 9: 7, 17: 7, 31: 7}
+"""States of a window: how many of an episode. What comes closer is plain to see over half an episode, and hardly over a
+fifth of a second."""
+TOWARDS, AWAY, PLACE, DRIFT = range(4)
 
 
-def cut(episodes: Path, size: int, samples: int) -> Path:
-    """Windows of one size, as common as they are; nearly all are training, the judges come from other recordings."""
+class Stroller:
+    """For 2 to 12 steps at a time: with the expert, straight back, to any place of the workspace, or along a line; at a
+    speed of its own, with a hand more or less unsteady, and the gripper at times anyhow. So all places are seen, both
+    ways."""
+
+    def __init__(self, env: PandaVectorEnv, seed: int) -> None:
+        self._env, self._random = env, np.random.default_rng(seed)
+        count = env.num_envs
+        self._left, self._mode = np.zeros(count, int), np.zeros(count, int)
+        self._speed, self._gripper, self._careless = np.ones((count, 1)), np.zeros(count), np.zeros(count, bool)
+        self._way, self._place = np.zeros((count, 3)), np.zeros((count, 3))
+
+    def __call__(self) -> np.ndarray:
+        """The next actions f32[n,4]."""
+        world, random = self._env.world(), self._random
+        self._choose(self._left <= 0)
+        self._left -= 1
+        target, gripper = EXPERTS[self._env.task.name](world)
+        step = target - world.tcp
+        back = -step / np.maximum(np.linalg.norm(step, axis=1, keepdims=True), 1e-3)
+        wanted = np.choose(self._mode[:, None], [step, back, self._place - world.tcp, self._way])
+        actions = self._env.hand_actions(wanted, np.where(self._careless, self._gripper, gripper)).astype(np.float64)
+        move = actions[:, :3]
+        move *= self._speed
+        move += random.choice([0.05, 0.2, 0.4], (len(move), 1)) * random.standard_normal(move.shape)
+        return np.clip(actions, -1.0, 1.0).astype(np.float32)
+
+    def _choose(self, new: np.ndarray) -> None:
+        """What to do next, where the last thing is done."""
+        random, count = self._random, int(new.sum())
+        self._left[new] = random.integers(2, 13, count)
+        self._mode[new] = random.choice((TOWARDS, AWAY, PLACE, DRIFT), count, p=(0.4, 0.2, 0.2, 0.2))
+        self._speed[new, 0] = random.choice([0.15, 0.3, 0.6, 1.0], count)
+        self._gripper[new] = random.uniform(-1, 1, count)
+        self._careless[new] = random.random(count) < 0.3
+        self._way[new] = random.standard_normal((count, 3))
+        low, high = self._env.task.low, self._env.task.high
+        self._place[new] = random.uniform(low, high, (count, 3))
+
+
+def strolls(folder: Path, task: str, episodes: int, seed: int) -> Path:
+    """Recorded, if they are not there."""
+    if folder.exists():
+        return folder
+    config = PandaEnvConfig(task=task, num_envs=NUM_ENVS, data_collection=DataCollectionConfig(enabled=True))
+    env = make_env(config, folder, "stroller")
+    world = env.unwrapped
+    assert isinstance(world, PandaVectorEnv)
+    roll_out(env, Stroller(world, seed), episodes, seed=seed)
+    env.close()
+    return folder
+
+
+def cut(episodes: Path, size: int, samples: int) -> tuple[Path, Path]:
+    """All windows of one size, as common as they are: a recording is learned from as a whole, or not at all."""
     place = episodes / f"windows_{size}"
     if not place.exists():
         options = WindowOptions(
             window_size=size, keep_frames=2, num_samples_per_episode=samples, delta_threshold=DELTA, balance=False,
-            val_split=0.01,
+            val_split=0.02,
         )  # fmt: skip
         build_windows(open_source(episodes / "collected_data"), place, options)
-    return place / "train"
+    return place / "train", place / "eval"
 
 
-def windows(task: str, steps: int, folder: Path) -> tuple[list[Path], Path]:
-    """Those that are learned, and those of another policy, which choose the best weights."""
-    wanderer, teacher, held = folder / "wanderer", folder / f"live_{TEACHER_SEED}", folder / f"live_{HELD_SEED}"
-    if not wanderer.exists():
-        collect(wanderer, task, 320, WANDERER_SEED)
-    for place, seed, length in ((teacher, TEACHER_SEED, steps), (held, HELD_SEED, steps // 2)):
-        if not place.exists():
-            live(folder, task, length, seed=seed)
-    learned = [cut(place, size, samples) for place, samples in ((wanderer, 15), (teacher, 10)) for size in SIZES]
-    return learned, cut(held, SIZES[0], 4)
-
-
-def teach(learned: list[Path], held: Path, folder: Path, options: argparse.Namespace) -> Path:
-    """The model, made and taught."""
+def teach(windows: list[Path], fresh: tuple[Path, ...], folder: Path, options: argparse.Namespace) -> Path:
+    """The model, made and taught; windows of strolls that it does not learn from choose its weights."""
     base, best = folder / "base", folder / "taught" / "checkpoints" / "best_model"
     if not base.exists():
-        print(f"a random Qwen3-VL with {tiny_init(base, TinyOptions(vision_hidden=96, vision_depth=2)):,} parameters")
+        print(f"a random Qwen3-VL with {tiny_init(base, TinyOptions(vision_depth=2, patch=8)):,} parameters")
     if not best.exists():
         began = time.perf_counter()
         fine_tune(
             SftOptions(
-                model=QwenOptions(model_path=base), output=folder / "taught", train=tuple(learned), val=(held,),
-                frames=2, builder_params=SHOWN, lora=None, lr=1.5e-3, weight_decay=0.05, warmup_ratio=0.1,
-                global_batch_size=128, micro_batch_size=128 // options.processes, eval_batch_size=128,
-                random_shift=1, random_reverse=True, max_epochs=options.epochs, num_processes=options.processes,
-                num_threads=1,
+                model=QwenOptions(model_path=base), output=folder / "taught",
+                train=tuple(windows), val=fresh, frames=2, builder_params=SHOWN, lora=None, lr=1.5e-3,
+                weight_decay=0.05, warmup_ratio=0.03, global_batch_size=64, micro_batch_size=64 // options.processes,
+                eval_batch_size=64, max_val_windows=900, random_reverse=True, max_epochs=options.epochs,
+                num_processes=options.processes, num_threads=1,
             ),
             Console(),
         )  # fmt: skip
@@ -81,16 +134,22 @@ def main() -> int:
     """What lies in the folder is not made again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="Reach")
-    parser.add_argument("--steps", type=int, default=48_000, help="of the policy that is recorded")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--episodes", type=int, default=1536, help="of strolling")
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2, help="that teach")
     parser.add_argument("--folder", type=Path, default=Path(".bench/history_chain"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    learned, held = windows(options.task, options.steps, options.folder)
-    best = teach(learned, held, options.folder, options)
-    print("\n| model | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
-    print(row(f"{options.task}, windows of another policy", read_segments([held]), best))
+    task, folder = options.task, options.folder
+    learned = strolls(folder / "strolls", task, options.episodes, STROLL_SEED)
+    fresh = cut(strolls(folder / "strolls_fresh", task, FRESH, FRESH_SEED), 5, 15)
+    windows = [part for size, samples in CUTS.items() for part in cut(learned, size, samples)]
+    best = teach(windows, fresh, folder, options)
+    if not (folder / f"live_{POLICY_SEED}").exists():
+        live(folder, task, POLICY_STEPS, seed=POLICY_SEED)
+    print("\n| windows of 5 states of | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
+    print(row("other strolls", read_segments(fresh), best))
+    print(row("a policy that learns", read_segments(cut(folder / f"live_{POLICY_SEED}", 5, 4)), best))
     print(f"\nnow: python benchmarks/history_reward.py --task {options.task} --seed 1 --steps 48000 --model {best} "
           "--arms history oracle env none")  # fmt: skip
     return 0

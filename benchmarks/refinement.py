@@ -11,7 +11,8 @@ success or more. From there, with the same budget:
   jitter   the model was trained on episodes whose cameras jitter.
   refined  24 frames are asked about at twenty even times of the run, 480 in all; the truth answers, as a person would.
 Judged on 512 fresh episodes with the mean action and with the noise of exploration. "Gap" is what the model says above
-the truth in the last 512 training episodes; "largest" the largest of such means after the first third, either way.
+the truth in the last 512 training episodes, with its 95 % interval (of states in per-step mode, which are not
+independent, so there it is too narrow); "largest" the largest of such means after the first third, either way.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.cli import main as referee  # noqa: E402 - after the cap
+from referee.metrics.intervals import Estimate  # noqa: E402
 from referee.runners.arms import (  # noqa: E402
     QUIET,
     Course,
@@ -117,7 +119,7 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     account = {} if refiner is None else refiner.account(run.steps / CONTROL_HZ)
     rounds = [] if refiner is None else [sum(each.seconds.values()) for each in refiner.rounds if each.compared]
     text = (
-        f"| {task} | {seed} | {mode} | {arm} | {ends[0]} | {ends[1]} | {100 * course.gap(POOLED):+.1f} "
+        f"| {task} | {seed} | {mode} | {arm} | {ends[0]} | {ends[1]} | {points(course.gap(POOLED))} "
         f"| {100 * largest(course):+.1f} | {curve(course.true)} | {curve(course.model)} "
         f"| {'–' if alarm is None or alarm.first_at is None else f'{alarm.first_at:,}'} | {account.get('labels', 0)} "
         f"| {len(run.payment.swaps)} | {f'{np.median(rounds):.0f} ({max(rounds):.0f})' if rounds else '–'} "
@@ -156,6 +158,11 @@ def scratch(task: str, seed: int, steps: int, threads: list[str], model: Path, f
     print(text, flush=True)
     (place / ROW).write_text(text)
     run.close()
+
+
+def points(gap: Estimate) -> str:
+    """A gap with its interval."""
+    return f"{100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
 
 
 def largest(course: Course) -> float:

@@ -77,3 +77,14 @@ def test_what_was_not_seen_is_left_out() -> None:
     assert truth.count == 0
     with pytest.raises(RefereeError, match="differ in shape"):
         truth.add(np.zeros(4, bool), np.zeros(3, bool))
+
+
+@given(st.lists(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS), max_size=4))
+def test_what_was_logged_adds_up_to_what_was_counted(parts: list[tuple[int, int, int, int]]) -> None:
+    again = TruthBeside()
+    for both, model_only, true_only, neither in parts:
+        truth = TruthBeside()
+        truth.both, truth.model_only, truth.true_only, truth.neither = both, model_only, true_only, neither
+        again.add_log(truth.log("eval"), "eval")
+    found = again.both, again.model_only, again.true_only, again.neither
+    assert found == tuple(np.sum(parts, axis=0, dtype=int) if parts else (0, 0, 0, 0))

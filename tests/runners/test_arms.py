@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from referee.metrics.rates import Rate
+from referee.rewards.truth import TruthBeside, paired_difference
 from referee.runners.arms import Course, Verdicts, judge, learn, record_experts, weak_config, weak_policy
 
 SMALL = [
@@ -19,12 +20,19 @@ SMALL = [
 
 def test_a_course_is_what_the_iterations_said() -> None:
     course = Course()
-    for step, (true, model) in enumerate([(0.1, 0.1), (0.2, 0.5), (np.nan, np.nan), (0.4, 0.5)], 1):
-        course.add(100 * step, {"reward/true_success": true, "reward/model_success": model})
-    assert course.steps == [100, 200, 300, 400] and course.gap(1) == pytest.approx(0.1)
-    assert course.gap(3) == pytest.approx((0.3 + 0.1) / 2), "iterations in which no episode ended say nothing"
+    for step, (model_only, true_only) in enumerate([(9, 0), (4, 1), (0, 0), (1, 0)], 1):
+        truth = TruthBeside()
+        truth.add(
+            [True] * (3 + model_only) + [False] * 7,
+            [True] * 3 + [False] * (model_only + 7 - true_only) + [True] * true_only,
+        )
+        course.add(100 * step, truth.log())
     course.add(500, {})
-    assert np.isnan(course.true[-1])
+    assert course.steps == [100, 200, 300, 400, 500] and np.isnan(course.true[-1])
+    assert course.true[1] == pytest.approx(4 / 14) and course.model[1] == pytest.approx(7 / 14)
+    assert course.gap(2).value == pytest.approx(1 / 11), "iterations in which no episode ended say nothing"
+    last_four = course.gap(4)
+    assert last_four == paired_difference(9, 5, 1, 20) and last_four.low < 4 / 35 < last_four.high
 
 
 def test_verdicts_in_words() -> None:

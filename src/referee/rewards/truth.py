@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -56,6 +57,20 @@ class TruthBeside:
                 "hacking_gap_high": gap.high,
             }
         return {f"{prefix}/{name}": value for name, value in numbers.items()}
+
+    def add_log(self, numbers: Mapping[str, float], prefix: str = "reward") -> None:
+        """Add what `log` said of others; nothing where nothing had been judged."""
+        count = numbers.get(f"{prefix}/judged", 0)
+        if not count:
+            return
+        said, true, agreed = (
+            round(count * numbers[f"{prefix}/{name}"]) for name in ("model_success", "true_success", "agreement")
+        )
+        both = (agreed - int(count) + said + true) // 2
+        self.both += both
+        self.model_only += said - both
+        self.true_only += true - both
+        self.neither += agreed - both
 
     def reset(self) -> None:
         """Begin anew, as for the next iteration."""

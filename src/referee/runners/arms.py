@@ -17,7 +17,9 @@ from referee.envs import make_vec
 from referee.envs.policies import make_policy
 from referee.episodes import EpisodeStore, Meta
 from referee.episodes.recorder import Recorder
+from referee.metrics.intervals import Estimate
 from referee.metrics.rates import Rate
+from referee.rewards import TruthBeside
 from referee.rl.policy import Player
 from referee.runners.rollout import SecondOpinion, Tell, roll_out
 from referee.runners.training import Training
@@ -39,16 +41,21 @@ class Course:
     """True success; nan where no episode ended."""
     model: list[float] = field(default_factory=list)
     """What the reward model said of the same episodes."""
+    logs: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, step: int, numbers: dict[str, float]) -> None:
         """Take the numbers of an iteration."""
         self.steps.append(step)
         self.true.append(numbers.get("reward/true_success", np.nan))
         self.model.append(numbers.get("reward/model_success", np.nan))
+        self.logs.append(numbers)
 
-    def gap(self, iterations: int) -> float:
-        """What the model said above the truth in the last iterations, a share; not above it is negative."""
-        return float(np.nanmean(np.subtract(self.model, self.true)[-iterations:]))
+    def gap(self, iterations: int) -> Estimate:
+        """What the model said above the truth of all that ended in the last iterations, a share."""
+        pooled = TruthBeside()
+        for numbers in self.logs[-iterations:]:
+            pooled.add_log(numbers)
+        return pooled.hacking_gap
 
 
 @dataclass(frozen=True)
