@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from referee.config import files
 from referee.config.compose import compose
 from referee.config.effects import check_needs, without_effect
+from referee.config.endings import decide
 from referee.config.interpolate import expand_sections, resolve
 from referee.config.keys import walk
 from referee.config.leaves import dotted
@@ -40,7 +41,7 @@ def load(
     leaves = expand_sections(composed.leaves, Config)
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
     leaves = complete(leaves, Config)
-    leaves = resolve(leaves, Config)
+    leaves = decide(resolve(leaves, Config))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
     notices = composed.notices + without_effect(leaves, config.runner.recipe, Config)

@@ -356,7 +356,10 @@ class RewardConfig:
     reward_weight: float = key(1.0, "weight of the model's reward", only_if=PAYS)
     env_reward_weight: float = key(0.0, "weight of the environment's", only_if="combine_mode=weighted")
     gt_success_bonus: float = key(0.0, "paid for true success; then the reward is not learned alone", only_if=PAYS)
-    terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
+    terminate_on: str | None = key(
+        None, "who ends an episode early; null = never, but at an arm the model",
+        choices=("never", "model", "truth"), only_if=PAYS,
+    )  # fmt: skip
     model: RewardModelConfig | VLMModelConfig = key(
         RewardModelConfig, "the model", only_if=PAYS,
         by=("reward.model.model_type", {"vlm": VLMModelConfig, "history_vlm": VLMModelConfig}),
