@@ -89,6 +89,10 @@ def test_the_examples_begin_as_the_presets(file: Path) -> None:
 FRONT_DOORS = [
     "embodiment/run_embodiment.sh maniskill_ppo_cnn",
     "embodiment/train_embodied_agent.py --config-name maniskill_ppo_cnn",
+    "embodiment/main_reward.py",
+    "embodiment/main_reward.py --config-path examples/embodiment/config --config-name train_reward_model",
+    "embodiment/train_reward_model.sh",
+    "embodiment/train_reward_model.sh train_reward_model",
     "embodiment/run_realworld_async.sh realworld_peginsertion_rlpd_cnn_async",
     "reward/realworld_collect_process_dataset.sh",
     "reward/realworld_collect_process_dataset.sh realworld_collect_dataset",
@@ -107,7 +111,7 @@ def test_the_front_doors_take_our_configurations(script: str, monkeypatch: pytes
     name, *arguments = script.split()
     runner = ["sh"] if name.endswith(".sh") else [sys.executable]
     command = [*runner, str(ROOT / "examples" / name), *arguments, "runner.sed=3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2
     assert "did you mean runner.seed?" in done.stderr + done.stdout
 
