@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
             best_metric=arguments.best_metric if arguments.val_split else "train_accuracy",
             seed=arguments.seed,
         ),
-        checkpoint=output,
+        checkpoints=(output,),
     )
     if arguments.visualize_positive:
         folders = (arguments.positive_dir, arguments.negative_dir)

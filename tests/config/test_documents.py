@@ -12,6 +12,7 @@ import yaml
 from referee.config import load, presets
 from referee.config.leaves import dotted, flatten
 from referee.errors import ConfigError
+from referee.runners.train_reward import options_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +85,25 @@ def test_the_examples_begin_as_the_presets(file: Path) -> None:
     mine, ours = load(str(file)), load(file.stem)
     assert mine.config == ours.config
     assert file.read_text() == (ROOT / f"src/referee/config/presets/{file.name}").read_text()
+
+
+@pytest.mark.parametrize("started_in", ["examples/embodiment", "."])
+def test_what_one_stage_of_002_writes_the_next_one_reads(
+    started_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage 2 is started beside the script there, stage 3 from the top; its file names the checkpoint."""
+    (tmp_path / "examples/embodiment").mkdir(parents=True)
+    monkeypatch.setenv("EMBODIED_PATH", str(tmp_path / "examples/embodiment"))  # as run_embodiment.sh does
+    monkeypatch.chdir(tmp_path / started_in)
+    written = options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints
+    monkeypatch.chdir(tmp_path)
+    read = load("maniskill_ppo_mlp_resnet_reward").config.reward.model.model_path
+    block = next(block for block in BLOCKS if block.name == "002_pay")
+    assert read == yaml.safe_load(block.text)["reward"]["resnet"]["checkpoint_path"]
+    assert Path(read).resolve() in written
+    assert tmp_path / "logs/reward_checkpoints/reward_model_best.pt" in written
+    monkeypatch.delenv("EMBODIED_PATH")
+    assert options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints == written
 
 
 FRONT_DOORS = [

@@ -187,7 +187,7 @@ def test_front_doors(world: Path, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout} {done.stderr}"
     assert Artifact.open(tmp_path / "out/model.pt").model.spec.model_type == "binary_classifier"
-    assert (tmp_path / "pt/reward_model_best.pt").exists()
+    assert (tmp_path / "pt/reward_model_best.pt").exists() and (tmp_path / "pt/best_model.pt").exists()
     assert len(list((tmp_path / "vis").glob("positive_*_frame*.png"))) > 40
     assert list((tmp_path / "debug/validation/resnet_success").glob("*_prob*.png"))
     for run in "abcd":

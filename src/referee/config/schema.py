@@ -155,7 +155,7 @@ class RunnerConfig:
     early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
     save_dir: str | None = key(
         None,
-        "where the best weights go once more, as reward_model_best.pt; null = nowhere",
+        "where the best weights go once more, as reward_model_best.pt and best_model.pt; null = nowhere",
         only_if="recipe=train_reward",
     )
     target_episode_fpr: float = key(

@@ -32,7 +32,8 @@ from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
 from referee.training.recipe import TrainOptions, train
 
-BEST = "reward_model_best.pt"
+BEST = ("reward_model_best.pt", "best_model.pt")
+"""The documents call the best weights by both names."""
 
 
 def train_reward(loaded: Loaded) -> None:
@@ -159,7 +160,7 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
             feature_copies=actor.feature_copies,
         ),
         resume=_path(runner.resume_dir),
-        checkpoint=None if runner.save_dir is None else Path(runner.save_dir) / BEST,
+        checkpoints=() if runner.save_dir is None else tuple(Path(runner.save_dir).resolve() / name for name in BEST),
     )
 
 

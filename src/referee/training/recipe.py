@@ -55,7 +55,7 @@ class TrainOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     resume: Path | None = None
     """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
-    checkpoint: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
     """Where features of frozen encoders are kept; None = Referee's cache."""
@@ -310,14 +310,14 @@ def _finish(
     artifact = _artifact(model.spec, result.state, data, options, best)
     artifact.reference = _reference(artifact.model, data)
     artifact.save(folder)
-    if options.checkpoint is not None:
-        _write_checkpoint(options.checkpoint, artifact.model, options, result)
-        say(f"wrote {options.checkpoint}")
+    for place in options.checkpoints:
+        _write_checkpoint(place, artifact.model, options, result)
+        say(f"wrote {place}")
     if data.val is not None and options.data.debug_save_dir is not None:
         blocks = np.array_split(np.arange(len(data.val)), -(-len(data.val) // 256))
         logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
-        place = options.data.debug_save_dir / "validation"
-        count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, place)
+        shown = options.data.debug_save_dir / "validation"
+        count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, shown)
         say(f"{count} validation frames as pictures in {place}")
     say(f"{result.reason} at step {result.step} after {result.seconds:.1f} s; best at step {best.step}:")
     say(f"  {describe(best)}")
