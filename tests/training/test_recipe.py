@@ -49,7 +49,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(store: Path, output: Path, *, model: dict[str, Any] | None = None, **changes: Any) -> TrainOptions:
-    more = {name: changes.pop(name) for name in ("pretrained", "model_path", "resume", "checkpoints") if name in changes}
+    more = {
+        name: changes.pop(name) for name in ("pretrained", "model_path", "resume", "checkpoints") if name in changes
+    }
     data = {name: changes.pop(name) for name in ("debug_save_dir", "cameras") if name in changes}
     fit = {"lr": 5e-3, "global_batch_size": 16, "max_epochs": 4, "num_threads": 1, **changes}
     fit.setdefault("augment", AugmentOptions(random_shift=1))
