@@ -144,3 +144,19 @@ def test_the_install_script_prints_the_line() -> None:
     assert "pip install -e '.[maniskill,vlm]'" in done.stdout and "LIBERO is not part" in done.stdout
     wrong = subprocess.run([*script, "--env", "moon"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "unknown environment moon" in wrong.stderr
+
+
+def test_what_a_policy_sees_is_set_where_it_is_drawn() -> None:
+    """000 and 003 name `actor.model.image_keys` and `image_size`: there they are keys of the environment."""
+    older = ["+actor.model.image_keys=[base_camera]", "+actor.model.image_size=[3,128,128]"]
+    for preset, camera in (("maniskill_ppo_cnn", "base_camera"), ("panda_ppo_cnn", "front")):
+        env = load(preset, older).config.env
+        assert (env.train.cameras, env.train.image_size) == (env.eval.cameras, env.eval.image_size) == ((camera,), 128)
+    reward = load("train_reward_model", older).config
+    assert (reward.data.cameras, reward.actor.model.image_size) == (("base_camera",), 128)
+
+
+@pytest.mark.parametrize("section", ["env", "reward", "actor"])
+def test_a_name_of_a_group_of_workers_needs_no_counterpart(section: str) -> None:
+    (said,) = load("panda_ppo_mlp", [f"+{section}.group_name=Mine"]).notices
+    assert f"{section}.group_name (command line) has no effect: groups of workers are called as in" in said

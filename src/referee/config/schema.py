@@ -30,7 +30,7 @@ class Recipe:
 
 TELEOP_REWARD = tuple(
     f"reward.{name}"
-    for name in ("group_name", "use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
+    for name in ("use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
                  "reward_threshold", "success_reward", "fail_reward", "gate_k", "gate_n", "veto_unknown",
                  "late_seconds", "model")
 )  # fmt: skip
@@ -239,7 +239,6 @@ EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig
 class EnvSection:
     """The worlds a policy trains and is judged in."""
 
-    group_name: str = key("EnvGroup", "name of the env worker group")
     train: EnvConfig | None = key(None, "the env to train in; null = none")
     eval: EnvConfig | None = key(None, "the env to evaluate in; null = none")
 
@@ -307,7 +306,6 @@ class RefineConfig:
 class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
-    group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
     use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
     standalone_realworld: bool = key(
