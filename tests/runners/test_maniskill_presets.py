@@ -11,13 +11,11 @@ import torch
 
 from referee.cli import main
 from referee.config import load
-from referee.envs.maniskill import vulkan
 from referee.episodes.formats.detect import read_any
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 
-pytest.importorskip("mani_skill")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.is_ready(), reason=vulkan.INSTALL_LINE)]
+pytestmark = [pytest.mark.slow, pytest.mark.maniskill]
 SMALL = [
     f"env.{name}.{line}"
     for name in ("train", "eval")

@@ -10,8 +10,10 @@ from typing import Any
 from referee.config import Config
 from referee.config.arm import ROBOT_IP, FrankaEnvConfig
 from referee.config.learning import ActorConfig
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.maniskill.tasks import unseen
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
 from referee.models import Artifact, ModelSpec
@@ -30,8 +32,16 @@ _log = logging.getLogger(__name__)
 
 def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
     """The environment that `config` describes; episodes say that they come from `source`."""
+    if config.data_collection.enabled:
+        _warn_of_unseen(config)
     env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
+
+
+def _warn_of_unseen(config: EnvConfig) -> None:
+    """Say it, where frames are labelled or judged by a success that they do not show."""
+    if isinstance(config, ManiSkillEnvConfig) and (reason := unseen(config.task, config.success)):
+        _log.warning("%s", reason)
 
 
 def stand_in(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
@@ -117,6 +127,8 @@ def make_payment(
     crews: how many act, each in its share of the environments.
     """
     assert config.env.train is not None
+    if config.reward.use_reward_model and not config.env.train.data_collection.enabled:
+        _warn_of_unseen(config.env.train)
     if config.reward.use_reward_model and config.reward.gt_success_bonus:
         _log.warning(
             "reward.gt_success_bonus=%g: the ground truth pays beside the model, so this reward is not learned alone",
