@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from referee import files
 from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
 from referee.models.resnet import LAYOUTS, map_size
@@ -89,36 +88,6 @@ def adopt(spec: ModelSpec, found: Mapping[str, Any], name: str, log: logging.Log
 
 
 # --- the documented checkpoints ---
-
-
-def save_checkpoint(
-    path: Path,
-    model: RewardModel,
-    *,
-    epoch: int,
-    train_loss: float,
-    train_acc: float,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> None:
-    """The documented dict, the whole file or none of it; `config` beside it says what the weights are of."""
-    values = {
-        "epoch": epoch,
-        "model_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
-        "optimizer_state_dict": {} if optimizer is None else optimizer.state_dict(),
-        "train_loss": float(train_loss),
-        "train_acc": float(train_acc),
-        "config": model.spec.to_json(),
-    }
-    with files.replacing(path) as temporary:
-        torch.save(values, temporary)
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The documented dict; a file that is none is an error."""
-    values = _load(path)
-    if not isinstance(values, Mapping) or not isinstance(values.get("model_state_dict"), Mapping):
-        raise ModelError(f"{path}: holds no model_state_dict, so it is no checkpoint of a reward model")
-    return dict(values)
 
 
 def load_checkpoint(path: Path, spec: ModelSpec) -> RewardModel:
