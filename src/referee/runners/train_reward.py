@@ -30,7 +30,7 @@ from referee.training.bar import Log
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
-from referee.training.recipe import TrainOptions, train
+from referee.training.recipe import TrainOptions, check_paths, train
 
 BEST = ("reward_model_best.pt", "best_model.pt")
 """The documents call the best weights by both names."""
@@ -50,6 +50,7 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
     cpu.cap_if_needed()
     config, folder = loaded.config, name_run(loaded)
     options = options_of(config, folder)
+    check_paths(options)
     with Cluster(config.cluster) as cluster:
         options = placed(options, config, cluster)
         open_run(loaded, folder)

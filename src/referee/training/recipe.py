@@ -65,6 +65,21 @@ class TrainOptions:
             raise RefereeError("pretrained and model_path: give one of the two, both are weights to start from")
 
 
+def check_paths(options: TrainOptions) -> None:
+    """Refuse what is named and not there, before anything is written."""
+    data = options.data
+    named = (
+        ("data_path", (data.data_path,)), ("train_data_paths", data.train_data_paths),
+        ("val_data_paths", data.val_data_paths), ("positive_dir", (data.positive_dir,)),
+        ("negative_dir", (data.negative_dir,)), ("pretrained encoder", (options.pretrained,)),
+        ("model_path", (options.model_path,)), ("resume_dir", (options.resume,)),
+    )  # fmt: skip
+    for name, paths in named:
+        for path in paths:
+            if path is not None and not path.exists():
+                raise RefereeError(f"{name} {path} is not there: check the path")
+
+
 def train(
     options: TrainOptions,
     console: Console,
@@ -84,6 +99,7 @@ def train(
         warned = line.startswith("warning:")
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
+    check_paths(options)
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
     if options.data.debug_save_dir is not None:
