@@ -160,3 +160,13 @@ def test_what_a_policy_sees_is_set_where_it_is_drawn() -> None:
 def test_a_name_of_a_group_of_workers_needs_no_counterpart(section: str) -> None:
     (said,) = load("panda_ppo_mlp", [f"+{section}.group_name=Mine"]).notices
     assert f"{section}.group_name (command line) has no effect: groups of workers are called as in" in said
+
+
+def test_what_is_off_implies_nothing() -> None:
+    """000 and 003 turn collecting off in so many words; nobody typed a format."""
+    said = load("maniskill_ppo_cnn", ["reward.collect_data=False"])
+    assert not said.config.env.train.data_collection.enabled
+    assert not [line for line in said.notices if "no effect" in line]
+    assert (
+        load("maniskill_ppo_cnn", ["reward.collect_data=True"]).config.env.train.data_collection.export_format == "npy"
+    )

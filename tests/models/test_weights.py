@@ -210,6 +210,19 @@ def test_a_checkpoint_wins_over_the_configuration(
     assert all(any(f"{name}={value}" in line for line in said) for name, value in changes.items())
 
 
+def test_what_nobody_said_is_worth_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.save({**documented(build(BINARY)), "config": BINARY.to_json()}, tmp_path / "model.pt")
+    with caplog.at_level(logging.WARNING):
+        Artifact.open(tmp_path / "model.pt")
+        Artifact.open(tmp_path / "model.pt", ModelSpec(hidden_dim=BINARY.hidden_dim), {"hidden_dim"})
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        Artifact.open(tmp_path / "model.pt", ModelSpec(hidden_dim=3), {"hidden_dim"})
+    assert [record.getMessage().partition("model.pt has ")[2] for record in caplog.records] == [
+        f"hidden_dim={BINARY.hidden_dim}, not 3: taken from the file"
+    ]
+
+
 def test_a_fitting_checkpoint_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(documented(build(BINARY)), tmp_path / "model.pt")
     with caplog.at_level(logging.WARNING):

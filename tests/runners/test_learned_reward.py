@@ -314,6 +314,7 @@ def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
     ("lines", "says"),
     [
         (["reward.use_reward_model=true"], "reward.model.model_path is not given"),
+        (["reward.use_reward_model=true", "reward.checkpoint_path="], "reward.model.model_path is empty: name"),
         (["reward.use_reward_model=true", "reward.model.model_path=nowhere"], "nowhere is no artifact"),
         (["MODEL", "env.train.cameras=[front]"], "looks at camera 'side', but env.train.cameras are front"),
         (["MODEL", "env.train.image_size=128"], "takes 64x64 px, but env.train.image_size is 128"),

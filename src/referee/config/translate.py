@@ -243,7 +243,7 @@ class Translator:
             if row.new is None:
                 self._without_effect(row, path, leaf)
                 return None
-            for key, value in row.implies:
+            for key, value in row.implies if leaf.value is not False else ():  # what is off implies nothing
                 origin = replace(leaf.origin, older=dotted(path))
                 self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
             path = _filled(row.new, stars)

@@ -170,12 +170,13 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
 
 def open_model(config: RewardModelConfig) -> Artifact:
     """The artifact; or weights alone, of the model that the other keys describe."""
-    if config.model_path is None:
+    if not config.model_path:
+        what = "is not given" if config.model_path is None else "is empty"
         raise ConfigError(
-            "reward.model.model_path is not given: name the artifact that pays, as logs/<run>/checkpoints/best_model"
+            f"reward.model.model_path {what}: name the artifact that pays, as logs/RUN/checkpoints/best_model"
         )
     said = {name: value for name, value in vars(config).items() if value is not None and name in _OF_THE_MODEL}
-    return Artifact.open(config.model_path, ModelSpec(**said) if said else None)
+    return Artifact.open(config.model_path, ModelSpec(**said) if said else None, said)
 
 
 _OF_THE_MODEL = set(ModelSpec.__dataclass_fields__)
