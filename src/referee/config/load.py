@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from referee.config import files
+from referee.config.cluster import several_rewards
 from referee.config.compose import compose
 from referee.config.effects import check_needs, without_effect
 from referee.config.endings import decide
@@ -44,6 +45,6 @@ def load(
     leaves = decide(resolve(leaves, Config))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
-    notices = composed.notices + without_effect(leaves, config.runner.recipe, Config)
+    notices = composed.notices + without_effect(leaves, config.runner.recipe, Config) + several_rewards(config.cluster)
     sources = {dotted(path): str(leaf.origin) for path, leaf in leaves.items()}
     return Loaded(config, start.file.stem, sources, notices)

@@ -67,17 +67,20 @@ def with_robot(config: Config) -> Config:
     return replace(config, env=replace(config.env, **changed))
 
 
-def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> RewardWorker | None:
+def make_reward(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1, again: bool = False
+) -> RewardWorker | None:
     """The worker that pays in rollouts of so many steps; None where the environment's own reward does.
 
     hold: successive verdicts that end an episode, where they do.
+    again: the model has been opened elsewhere, where all was said about its file.
     """
     if not config.use_reward_model:
         return None
     assert isinstance(config.model, RewardModelConfig)
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
-    model = open_model(config.model)
+    model = open_model(config.model, again=again)
     manager = RewardManager(
         model,
         _guarded(options, model, hold=config.hold_terminal),
@@ -94,7 +97,7 @@ def make_watcher(
     """The same for those who act while others judge: a model of trends is not loaded there."""
     if is_trend(config):
         return make_trend_worker(config, env, steps, model=None)
-    return make_reward(config, env, steps, hold=hold)
+    return make_reward(config, env, steps, hold=hold, again=True)
 
 
 def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
@@ -168,15 +171,18 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
     )
 
 
-def open_model(config: RewardModelConfig) -> Artifact:
-    """The artifact; or weights alone, of the model that the other keys describe."""
+def open_model(config: RewardModelConfig, *, again: bool = False) -> Artifact:
+    """The artifact; or weights alone, of the model that the other keys describe, and a word where they differ.
+
+    again: without a word.
+    """
     if not config.model_path:
         what = "is not given" if config.model_path is None else "is empty"
         raise ConfigError(
             f"reward.model.model_path {what}: name the artifact that pays, as logs/RUN/checkpoints/best_model"
         )
     said = {name: value for name, value in vars(config).items() if value is not None and name in _OF_THE_MODEL}
-    return Artifact.open(config.model_path, ModelSpec(**said) if said else None, said)
+    return Artifact.open(config.model_path, ModelSpec(**said) if said else None, () if again else said)
 
 
 _OF_THE_MODEL = set(ModelSpec.__dataclass_fields__)
