@@ -14,7 +14,7 @@ import yaml
 
 from referee.config.keys import known_keys
 from referee.config.leaves import Leaf, Origin, dotted, flatten
-from referee.config.translate import Translator
+from referee.config.translate import ROWS, Translator
 from referee.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -99,6 +99,8 @@ def table() -> str:
             if value == []:  # the list itself; its entries follow
                 continue
             rows.setdefault((dotted(path), fate(dotted(path), value, block)), []).append(block.document)
+    for row in (row for row in ROWS if row.refused):
+        rows[row.old, f"refused: {row.because}"] = [row.document]
     lines = [INTRODUCTION, "| key | documents | here |", "|---|---|---|"]
     lines += [f"| `{key}` | {', '.join(dict.fromkeys(seen))} | {what} |" for (key, what), seen in rows.items()]
     return "\n".join(lines) + "\n"

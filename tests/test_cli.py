@@ -233,3 +233,10 @@ def test_a_pipe_to_somebody_else_that_breaks_is_not_kept_quiet(monkeypatch: pyte
     monkeypatch.setattr("referee.commands.config_list", work)
     with pytest.raises(BrokenPipeError, match="a worker is gone"):
         main(["config", "list"])
+
+
+def test_without_a_verb_the_verbs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    for verb, what in (("run", "start a preset"), ("train", ""), ("audit", ""), ("doctor", "check this machine")):
+        assert re.search(rf"^    {verb} +.*{what}", said, re.MULTILINE), said

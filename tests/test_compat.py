@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import pkgutil
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,12 @@ def test_embodied_runner(tmp_path: Path) -> None:
         compat.EmbodiedRunner("reward_training", ["data.data_path=x"]).init_workers()
     with pytest.raises(ConfigError, match="does not divide"):
         compat.EmbodiedRunner("panda_ppo_mlp", [*lines, "actor.global_batch_size=7"]).init_workers()
+
+
+def test_the_reference_names_all_of_them() -> None:
+    page = (Path(__file__).parents[1] / "docs/reference/compat.md").read_text()
+    table = [line for line in page.splitlines() if line.startswith("| `")]
+    named = {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(compat.__all__)
+    for place in re.findall(r"`(referee(?:\.\w+)+)`", page):
+        pkgutil.resolve_name(place)

@@ -21,6 +21,9 @@ FORMATS = ("native", "pickle", "pickle_frames", "npy", "lerobot")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Expected errors are one line on stderr and exit code 2."""
     parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        return 2
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

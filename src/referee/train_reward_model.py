@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     from referee.training.data import DataOptions
     from referee.training.debug import save_positives
     from referee.training.options import FitOptions
-    from referee.training.recipe import TrainOptions
+    from referee.training.recipe import TrainOptions, check_paths
 
     output = arguments.output_checkpoint
     folder = arguments.log_path or output.with_suffix("")
@@ -100,8 +100,9 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
             best_metric=arguments.best_metric if arguments.val_split else "train_accuracy",
             seed=arguments.seed,
         ),
-        checkpoint=output,
+        checkpoints=(output,),
     )
+    check_paths(options)
     if arguments.visualize_positive:
         folders = (arguments.positive_dir, arguments.negative_dir)
         count = save_positives(folders, arguments.image_key, arguments.vis_output_dir)

@@ -156,7 +156,8 @@ def test_the_numbers_are_those_computed(tmp_path: Path) -> None:
     low, high = Rate(31, 100).interval
     assert f"31.0 % <small>[{100 * low:.1f}, {100 * high:.1f}] of 100</small>" in text and "[22.8, 40.6]" in text
     assert "<td><b>62.0 points</b></td><td><b>2.0 points</b></td>" in text
-    assert "<td>93.0 %</td><td>94.0 %</td>" in text and "gap at the end 62 points" in text
+    assert "<td>93.0 %</td><td>94.0 %</td>" in text and "evaluation episodes: gap at the end 62 points" in text
+    assert "Lines: training episodes" in text and "Headings: evaluation episodes at the" in text
     assert "50.8 points" in text and "10.0 min" in text and "at 5 s per label" in text  # 61 points for 120 labels
     assert 'said <b>97 %</b> → after refinement <b class="good">3 %</b><small>step 12\u202f000' in text
     assert "said <b>&gt; 99 %</b>" in text and '<b class="bad">70 %</b>' in text

@@ -1,8 +1,11 @@
 """The keys of an arm: presets and groups, placeholders, older spellings, and the one address of the robot."""
 
+from pathlib import Path
+
 import pytest
 
-from referee.config import FrankaEnvConfig, load
+from referee.config import FrankaEnvConfig, load, to_yaml
+from referee.config.endings import ending
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError, RefereeError
 from referee.runners.environments import with_robot
@@ -42,14 +45,52 @@ def test_placeholders_are_clear_errors_until_set() -> None:
     config = with_robot(load(RLPD, [address, serials, pose]).config)
     with pytest.raises(ConfigError, match=r"no scripted expert: record some .* algorithm\.demos\.path"):
         check(config)
-    asks = ["reward.use_reward_model=true", "reward.refine.enabled=true", "env.train.terminate_on_success=false",
-            "reward.terminate_on=model"]  # fmt: skip
+    asks = ["reward.use_reward_model=true", "reward.refine.enabled=true"]
     config = with_robot(load(RLPD, [address, serials, pose, *asks]).config)
     with pytest.raises(ConfigError, match=r"reward\.refine\.labeller=truth asks a simulation, and an arm is none"):
         check(config)
     config = with_robot(load(RLPD, [address, serials, pose, "runner.eval_episodes=5"]).config)
     with pytest.raises(ConfigError, match="there is one arm, and it learns: set it to 0"):
         check(config)
+
+
+@pytest.mark.parametrize(
+    ("more", "truth", "model", "says"),
+    [
+        ([], True, None, "when the truth says success for 5 steps in a row, or after 100 steps"),
+        (["reward.use_reward_model=true"], False, "model", "when the reward model says success for 5 steps in a row"),
+        (["reward.use_reward_model=true", "reward.terminate_on=truth"], True, "truth", "when the truth says success"),
+        (
+            ["reward.use_reward_model=true", "reward.terminate_on=never", "env.train.success_hold_steps=1"],
+            False,
+            "never",
+            "episodes end after 100 steps",
+        ),
+    ],
+)
+def test_who_pays_ends_episodes_unless_a_key_says_otherwise(
+    more: list[str], truth: bool, model: str | None, says: str
+) -> None:
+    config = load(RLPD, ["robot.driver=twin", *more]).config
+    check(config)
+    assert (config.env.train.terminate_on_success, config.reward.terminate_on) == (truth, model)
+    assert says in ending(config)
+
+
+def test_advice_on_endings_does_not_contradict_itself() -> None:
+    paid = ["robot.driver=twin", "reward.use_reward_model=true"]
+    with pytest.raises(ConfigError, match=r"leave it out, or say reward\.terminate_on=truth"):
+        check(load(RLPD, [*paid, "env.train.terminate_on_success=true"]).config)
+    with pytest.raises(ConfigError, match=r"set it to 1, or reward\.terminate_on=model$"):
+        check(load(RLPD, [*paid, "reward.terminate_on=never"]).config)
+
+
+def test_a_saved_configuration_says_the_same_again(tmp_path: Path) -> None:
+    for more in ([], ["reward.use_reward_model=true"]):
+        first = load(RLPD, ["robot.driver=twin", *more])
+        (tmp_path / "saved.yaml").write_text(to_yaml(first))
+        again = load(str(tmp_path / "saved.yaml"))
+        assert again.config == first.config and again.notices == first.notices
 
 
 def test_the_arms_own_address_beats_the_clusters() -> None:

@@ -109,3 +109,11 @@ def test_a_saved_cluster_loads_the_same(mine: Mine, here: Path) -> None:
 )  # fmt: skip
 def test_wrong_keys_are_one_line(error: Error, override: str, line: str) -> None:
     assert error("panda_expert", override) == line
+
+
+def test_a_range_of_slots_for_the_reward_is_said_to_be_one() -> None:
+    place = "cluster.component_placement={actor: 0-0, env: 0-0, rollout: 0-0, reward: 0-1}"
+    (said,) = load("panda_ppo_mlp_resnet_reward", [place]).notices
+    assert said.startswith("cluster.component_placement.reward=0-1 are the slots 0 to 1, with a worker in each")
+    assert said.endswith("slot 1 alone is 1-1")
+    assert not load("panda_ppo_mlp_resnet_reward", ["cluster.component_placement={env: 0-1, reward: 0-0}"]).notices

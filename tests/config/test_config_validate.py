@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from referee.config import Config, PandaEnvConfig, load
 from referee.config.declare import key
+from referee.config.effects import _option
 from referee.config.keys import known_keys, nearest_key, specs, walk
-from referee.config.leaves import COMMAND_LINE, Leaf
+from referee.config.leaves import COMMAND_LINE, Leaf, Path, dotted
+from referee.config.reward_training import RewardActorConfig
 from referee.config.schema import RECIPES
 from referee.config.validate import build, complete
 from referee.errors import ConfigError, RefereeError
+from referee.training.recipe import WARMUP_STEPS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -210,3 +213,34 @@ def test_a_key_of_another_kind_is_refused() -> None:
         built(env_type="car")
     with pytest.raises(ConfigError, match=r"env.threads .* must be at most 9, got 10"):
         built(env_type="sim", threads=10)
+
+
+CONDITIONS = [
+    (dotted(path), key, wanted)
+    for path, spec in walk(Config)
+    for option in (spec.key.only_if or "").split(" or ")
+    if option
+    for key, wanted in [_option(option, path[:-1])]
+]
+
+
+@pytest.mark.parametrize(("named", "key", "wanted"), CONDITIONS, ids=lambda value: str(value))
+def test_a_condition_names_a_known_key_and_a_value_that_it_can_have(named: str, key: Path, wanted: str) -> None:
+    specs_there = [spec for path, spec in walk(Config) if path == key]
+    assert specs_there, f"{named} acts only with {dotted(key)}, which is no key"
+    choices = [choice for spec in specs_there for choice in spec.key.choices or ()]
+    tags = [str(spec.default) for spec in specs_there if spec.key.tag]
+    if choices or tags:
+        assert not wanted or wanted in (*choices, *tags), f"{named}: {dotted(key)} is never {wanted}"
+
+
+def test_what_a_frozen_encoder_is_told_is_heard() -> None:
+    said = ["actor.feature_copies=2", "actor.encoder_warmup_steps=5"]
+    assert load("train_reward_model", said).notices == []
+    lines = load("reward_training", said).notices
+    assert len(lines) == 2 and all("acts only with actor.model.freeze_encoder=true" in line for line in lines)
+
+
+def test_the_help_of_the_warm_up_says_its_number() -> None:
+    help = specs(RewardActorConfig)["encoder_warmup_steps"].key.help
+    assert f"null = {WARMUP_STEPS} without pretrained weights" in help

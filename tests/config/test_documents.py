@@ -12,6 +12,7 @@ import yaml
 from referee.config import load, presets
 from referee.config.leaves import dotted, flatten
 from referee.errors import ConfigError
+from referee.runners.train_reward import options_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,9 +87,32 @@ def test_the_examples_begin_as_the_presets(file: Path) -> None:
     assert file.read_text() == (ROOT / f"src/referee/config/presets/{file.name}").read_text()
 
 
+@pytest.mark.parametrize("started_in", ["examples/embodiment", "."])
+def test_what_one_stage_of_002_writes_the_next_one_reads(
+    started_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage 2 is started beside the script there, stage 3 from the top; its file names the checkpoint."""
+    (tmp_path / "examples/embodiment").mkdir(parents=True)
+    monkeypatch.setenv("EMBODIED_PATH", str(tmp_path / "examples/embodiment"))  # as run_embodiment.sh does
+    monkeypatch.chdir(tmp_path / started_in)
+    written = options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints
+    monkeypatch.chdir(tmp_path)
+    read = load("maniskill_ppo_mlp_resnet_reward").config.reward.model.model_path
+    block = next(block for block in BLOCKS if block.name == "002_pay")
+    assert read == yaml.safe_load(block.text)["reward"]["resnet"]["checkpoint_path"]
+    assert Path(read).resolve() in written
+    assert tmp_path / "logs/reward_checkpoints/reward_model_best.pt" in written
+    monkeypatch.delenv("EMBODIED_PATH")
+    assert options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints == written
+
+
 FRONT_DOORS = [
     "embodiment/run_embodiment.sh maniskill_ppo_cnn",
     "embodiment/train_embodied_agent.py --config-name maniskill_ppo_cnn",
+    "embodiment/main_reward.py",
+    "embodiment/main_reward.py --config-path examples/embodiment/config --config-name train_reward_model",
+    "embodiment/train_reward_model.sh",
+    "embodiment/train_reward_model.sh train_reward_model",
     "embodiment/run_realworld_async.sh realworld_peginsertion_rlpd_cnn_async",
     "reward/realworld_collect_process_dataset.sh",
     "reward/realworld_collect_process_dataset.sh realworld_collect_dataset",
@@ -107,7 +131,7 @@ def test_the_front_doors_take_our_configurations(script: str, monkeypatch: pytes
     name, *arguments = script.split()
     runner = ["sh"] if name.endswith(".sh") else [sys.executable]
     command = [*runner, str(ROOT / "examples" / name), *arguments, "runner.sed=3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 2
     assert "did you mean runner.seed?" in done.stderr + done.stdout
 
@@ -120,3 +144,29 @@ def test_the_install_script_prints_the_line() -> None:
     assert "pip install -e '.[maniskill,vlm]'" in done.stdout and "LIBERO is not part" in done.stdout
     wrong = subprocess.run([*script, "--env", "moon"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "unknown environment moon" in wrong.stderr
+
+
+def test_what_a_policy_sees_is_set_where_it_is_drawn() -> None:
+    """000 and 003 name `actor.model.image_keys` and `image_size`: there they are keys of the environment."""
+    older = ["+actor.model.image_keys=[base_camera]", "+actor.model.image_size=[3,128,128]"]
+    for preset, camera in (("maniskill_ppo_cnn", "base_camera"), ("panda_ppo_cnn", "front")):
+        env = load(preset, older).config.env
+        assert (env.train.cameras, env.train.image_size) == (env.eval.cameras, env.eval.image_size) == ((camera,), 128)
+    reward = load("train_reward_model", older).config
+    assert (reward.data.cameras, reward.actor.model.image_size) == (("base_camera",), 128)
+
+
+@pytest.mark.parametrize("section", ["env", "reward", "actor"])
+def test_a_name_of_a_group_of_workers_needs_no_counterpart(section: str) -> None:
+    (said,) = load("panda_ppo_mlp", [f"+{section}.group_name=Mine"]).notices
+    assert f"{section}.group_name (command line) has no effect: groups of workers are called as in" in said
+
+
+def test_what_is_off_implies_nothing() -> None:
+    """000 and 003 turn collecting off in so many words; nobody typed a format."""
+    said = load("maniskill_ppo_cnn", ["reward.collect_data=False"])
+    assert not said.config.env.train.data_collection.enabled
+    assert not [line for line in said.notices if "no effect" in line]
+    assert (
+        load("maniskill_ppo_cnn", ["reward.collect_data=True"]).config.env.train.data_collection.export_format == "npy"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)``` *$", re.DOTALL | re.MULTILINE
 )
 SHELL, PYTHON = ("bash", "sh", "shell", "console"), ("python", "py", "pycon")
+WRITES = ("--out", "--output-dir", "--output-checkpoint", "--token-file")
+WRITE_KEYS = ("runner.logger.log_path", "env.eval.data_collection.save_dir", "reward.save_dir")
 INLINE = re.compile(r"(?<!`)`(referee [a-z][^`]*)`(?!`)")
 
 
@@ -75,6 +78,18 @@ def commands(block: Block) -> Iterator[Command]:
         text = " ".join(part.strip() for part in parts if part.strip())
         if text:
             yield Command(block.page, block.line + start, text)
+
+
+def targets(words: list[str]) -> list[str]:
+    """What a command makes anew."""
+    found = [after for word, after in itertools.pairwise(words) if word in WRITES]
+    found += [word.partition("=")[2] for word in words if word.partition("=")[0] in WRITE_KEYS]
+    words = words[1:] if words[:1] == ["referee"] else words
+    if words[:2] == ["episodes", "convert"]:
+        found.append(words[3])
+    if words[:2] == ["vlm", "tiny-init"]:
+        found.append(words[2])
+    return found
 
 
 def bare(line: str) -> str:

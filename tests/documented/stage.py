@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.documented import names
-from tests.documented.pages import ROOT, Block, Command, commands
+from tests.documented.pages import ROOT, Block, Command, commands, targets
 from tests.documented.smaller import smaller
 from tests.documented.typing_person import typing
 from tests.documented.world import VISION, World
@@ -34,8 +34,6 @@ SHIM = """#!/bin/sh
 """
 SYNOPSIS = ("…", "[key=value", "…]")
 """Words that say: and more, if you like."""
-WRITES = ("--out", "--output-dir", "--output-checkpoint", "--token-file")
-WRITE_KEYS = ("runner.logger.log_path", "env.eval.data_collection.save_dir", "reward.save_dir")
 
 
 class Stage:
@@ -80,7 +78,8 @@ class Stage:
             if skip(command.text):
                 continue
             key = f"{self.page in VISION} {command.text}"
-            if key not in self.ran or command.text.startswith(("export ", "referee serve")):
+            alone = self.page.startswith("README")  # nothing lies there that its commands have not made
+            if alone or key not in self.ran or command.text.startswith(("export ", "referee serve")):
                 self.ran.add(key)
                 try:
                     self.run(command)
@@ -124,6 +123,8 @@ class Stage:
                 assert done.returncode == 0, done.stderr
             case ["sudo", "apt-get", "install", *packages]:
                 check_packages(packages)
+            case ["echo", *_]:
+                subprocess.run(["bash", "-c", command.text], check=True)
             case ["curl", *_]:
                 self.curl(command.text)
             case _:
@@ -190,7 +191,7 @@ class Stage:
         """A word with the placeholders in it replaced by what they stand for here."""
         model = self.world.vlm if vision else self.world.artifact
         for pattern, value in (
-            (r"logs/<run>", "logs/run"),
+            (r"logs/(<run>|RUN\b)", "logs/run"),
             (r"logs/<another day>", "logs/day2"),
             (r"/models/Qwen3-VL-4B-Instruct", str(self.world.vlm)),
             (r"\bLORA\b", str(self.world.lora)),
@@ -204,13 +205,7 @@ class Stage:
 
     def make_room(self, words: list[str], *more: str) -> None:
         """What a command makes anew is not there before."""
-        targets = [*more, *(after for word, after in itertools.pairwise(words) if word in WRITES)]
-        targets += [word.partition("=")[2] for word in words if word.partition("=")[0] in WRITE_KEYS]
-        if words[:2] == ["episodes", "convert"]:
-            targets.append(words[3])
-        if words[:2] == ["vlm", "tiny-init"]:
-            targets.append(words[2])
-        for target in targets:
+        for target in (*more, *targets(words)):
             if target.rstrip("/") in self._given:
                 self._given.discard(target.rstrip("/"))
                 shutil.rmtree(self.folder / target, ignore_errors=True)

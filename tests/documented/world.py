@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from tests.documented.pages import SHELL, blocks, commands, pages, targets
 from tests.documented.smaller import KEYED, PPO, SFT, TRAIN, TWIN
 from tests.documented.typing_person import typing
 from tests.models.tiny_vlm import small_vlm
@@ -70,7 +73,13 @@ class World:
             "runner.film=false", log(self.root / "peg_expert"))  # fmt: skip
 
     def furnish(self, folder: Path, page: str) -> set[str]:
-        """Put everything into a page's folder; the names."""
+        """Put into a page's folder what it may take as given; the names.
+
+        A README makes all that it names. A tutorial may take what it or another one makes; other pages, everything.
+        """
+        if page.startswith("README"):
+            return set()
+        made = made_by_tutorials() if page.startswith("docs/tutorials/") else None
         arm = "real_arm" in page
         sources = {
             "episodes": self.store, "data": self.store, "day1": self.store, "day2": self.fresh,
@@ -87,8 +96,11 @@ class World:
             "demos": self.root / "peg_demos" if arm else self.store,
             "logs/run/checkpoints/best_model": self.lora if page in VISION else self.artifact,
         }  # fmt: skip
+        sources = {name: place for name, place in sources.items() if made is None or name in made}
         for name, source in sources.items():
             shutil.copytree(source, folder / name, dirs_exist_ok=True)
+        if made is not None:
+            return set(sources)
         shutil.copy(self.root / "posed/data.pkl", folder / "logs/run/data.pkl")
         lines = [{"answer": "It is 12.", "reference": "12"}, {"answer": "7", "reference": "8"}]
         (folder / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -109,6 +121,18 @@ class World:
             rows += [f"take{number},0,3,0", f"take{number},4,5,1"]
         (folder / "labels.csv").write_text("\n".join(rows) + "\n")
         shutil.copy(folder / "films/take0/000.png", folder / "frame.png")
+
+
+def made_by_tutorials() -> set[str]:
+    """Names that commands of the tutorials write to."""
+    found = {each for page in pages() if page.parent.name == "tutorials" for each in _written(page)}
+    return {name.rstrip("/") for name in found}
+
+
+def _written(page: Path) -> Iterator[str]:
+    for block in blocks(page):
+        for command in commands(block) if block.language in SHELL else ():
+            yield from targets(shlex.split(command.text))
 
 
 VISION = ("docs/vlm.md", "docs/history.md", "docs/tutorials/vlm.md")

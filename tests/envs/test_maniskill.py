@@ -17,8 +17,7 @@ from referee.envs.maniskill import vulkan
 from referee.envs.maniskill.env import ManiSkillVectorEnv
 from referee.errors import RefereeError
 
-pytest.importorskip("mani_skill")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.is_ready(), reason=vulkan.INSTALL_LINE)]
+pytestmark = [pytest.mark.slow, pytest.mark.maniskill]
 QUICK = {"shader": "unlit", "light_scene": True, "image_size": 64, "cameras": ("front", "side")}
 
 

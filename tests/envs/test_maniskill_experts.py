@@ -5,13 +5,11 @@ import pytest
 
 from referee.config import ManiSkillEnvConfig
 from referee.envs import make_vec
-from referee.envs.maniskill import vulkan
 from referee.envs.maniskill.experts import EXPERTS
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
 
-pytest.importorskip("mani_skill")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.is_ready(), reason=vulkan.INSTALL_LINE)]
+pytestmark = [pytest.mark.slow, pytest.mark.maniskill]
 
 
 @pytest.mark.parametrize("task", EXPERTS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from episodes.examples import make_episode
 from referee.episodes import Episode, EpisodeError, EpisodeStore
-from referee.labels.log import LabelLog, Word, spans
+from referee.labels.log import LabelLog, Word
 
 
 def unlabelled(steps: int = 9, **meta: object) -> Episode:
@@ -156,15 +156,6 @@ def test_a_store_has_one_log(tmp_path: Path) -> None:
     LabelLog.of(store).append(id, True, source="web", frames=(1, None))
     assert LabelLog(tmp_path / "labels.jsonl").resolve(store.read(id)).tolist() == [-1, 1, 1]
     assert EpisodeStore(tmp_path).check() == {}
-
-
-def test_keys_are_states() -> None:
-    assert spans([]) == []
-    assert spans([(3, True), (7, False), (9, None)]) == [((3, 7), True), ((7, 9), False)]
-    assert spans([(3, True)]) == [((3, None), True)]
-    assert spans([(3, True), (3, False)]) == [((3, None), False)]
-    assert spans([(2, True), (4, True), (6, None)]) == [((2, 6), True)]
-    assert spans([(5, None), (1, True)]) == [((1, 5), True)]
 
 
 frames = st.none() | st.integers(0, 5) | st.tuples(st.integers(0, 2), st.none() | st.integers(3, 6))

@@ -28,7 +28,7 @@ class FakeRobot:
     def state(self) -> Any:
         class State:
             O_T_EE = self.pose
-            q, dq, O_F_ext_hat_K = np.arange(7.0), np.zeros(7), np.ones(6)
+            q, dq = np.arange(7.0), np.zeros(7)
 
         return State
 
@@ -87,7 +87,7 @@ def test_the_doubles_take_what_franky_takes() -> None:
     assert "translational_stiffness" in inspect.signature(real.__init__).parameters
     assert {"set_target", "stop", "is_running"} <= set(dir(real))
     assert {"recover_from_errors", "has_errors", "state", "stop", "move"} <= set(dir(franky.robot.Robot))
-    for name in ("O_T_EE", "q", "dq", "O_F_ext_hat_K"):
+    for name in ("O_T_EE", "q", "dq"):
         assert hasattr(franky.RobotState, name)
 
 
@@ -95,7 +95,6 @@ def test_state_is_in_our_units(arm: Any) -> None:
     state = arm.state()
     np.testing.assert_allclose(state.pose.xyzrpy, [0.5, 0.1, 0.2, np.pi, 0, 0], atol=1e-9)
     assert state.joints.tolist() == list(range(7)) and state.gripper_width == 0.04
-    assert state.wrench is not None and state.wrench.shape == (6,)
 
 
 def test_a_step_is_a_target_of_the_tracker(arm: Any) -> None:

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from referee.episodes.formats.detect import read_any
+from referee.models import Artifact, Calibration, ModelSpec, build
 
 ROOT = Path(__file__).parents[2]
 TWIN = ["robot.driver=twin", "robot.realtime=false", "runner.policy=expert", "runner.expert_noise=0.5"]
@@ -40,3 +42,20 @@ def test_from_a_pose_to_a_live_verdict(tmp_path: Path) -> None:
                  f"reward.model.model_path={model}", f"runner.logger.log_path={tmp_path / 'teleop'}"]  # fmt: skip
     said = door("reward/run_realworld_teleop.sh", "realworld_teleop", *arguments)
     assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| probability: ", said, re.M)) == 8
+
+
+@pytest.mark.slow
+def test_the_documents_last_step_runs_as_it_stands_there(tmp_path: Path) -> None:
+    """Document 001, step 4: the keys of its block and its command; only the arm is a twin, and the run is short."""
+    spec = ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("wrist", "front"), hidden_dim=8)
+    Artifact(build(spec).eval(), Calibration()).save(tmp_path / "best_model")
+    block = yaml.safe_load((ROOT / "tests/config/documents/001_rlpd.yaml").read_text())["reward"]
+    block["checkpoint_path"] = str(tmp_path / "best_model")
+    said = door(
+        "embodiment/run_realworld_async.sh", "realworld_peginsertion_rlpd_cnn_async",
+        *(f"reward.{name}={value}" for name, value in block.items()), *TWIN[:2],
+        "runner.max_steps=20", "algorithm.bc_warmup.epochs=1", "algorithm.settle_steps=0", "actor.num_threads=1",
+        "runner.eval_episodes=1", "env.eval.max_episode_steps=10", f"runner.logger.log_path={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert "episodes end when the reward model says success for 5 steps in a row, or after 100 steps" in said
+    assert (tmp_path / "run" / "result.json").exists()

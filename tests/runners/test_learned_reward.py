@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from referee.config import load
+from referee.config.schema import RewardModelConfig
 from referee.envs.contract import split_views
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
@@ -17,6 +18,7 @@ from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 from referee.models.contract import probability_of
 from referee.rl import checkpoint
+from referee.runners.environments import open_model
 from referee.runners.train_policy import check
 from referee.runners.training import Training
 from referee.workers.reward import first_held
@@ -314,6 +316,7 @@ def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
     ("lines", "says"),
     [
         (["reward.use_reward_model=true"], "reward.model.model_path is not given"),
+        (["reward.use_reward_model=true", "reward.checkpoint_path="], "reward.model.model_path is empty: name"),
         (["reward.use_reward_model=true", "reward.model.model_path=nowhere"], "nowhere is no artifact"),
         (["MODEL", "env.train.cameras=[front]"], "looks at camera 'side', but env.train.cameras are front"),
         (["MODEL", "env.train.image_size=128"], "takes 64x64 px, but env.train.image_size is 128"),
@@ -333,3 +336,15 @@ def test_bad_input(model: Path, lines: list[str], says: str) -> None:
 
     with pytest.raises((ConfigError, RefereeError), match=says):
         start()
+
+
+def test_those_who_act_elsewhere_open_the_model_without_a_word(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = Artifact.load(model).model
+    torch.save({"model_state_dict": net.state_dict(), "config": net.spec.to_json()}, tmp_path / "model.pt")
+    said = RewardModelConfig(model_path=str(tmp_path / "model.pt"), arch="resnet50")
+    open_model(said)
+    assert caplog.text.count("not resnet50: taken from the file") == 1
+    open_model(said, again=True)
+    assert caplog.text.count("not resnet50: taken from the file") == 1

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from referee.cli import main
-from referee.envs.maniskill import vulkan
+from referee.config import load
 from referee.episodes.formats.detect import read_any
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 
-pytest.importorskip("mani_skill")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not vulkan.is_ready(), reason=vulkan.INSTALL_LINE)]
+pytestmark = [pytest.mark.slow, pytest.mark.maniskill]
 SMALL = [
     f"env.{name}.{line}"
     for name in ("train", "eval")
@@ -104,16 +103,23 @@ def test_a_film_of_the_expert(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_reward_model_of_what_was_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes in the documents' layout, under $EMBODIED_PATH/data, become the documents' reward_model_best.pt."""
-    monkeypatch.setenv("EMBODIED_PATH", str(tmp_path))
+    there = tmp_path / "examples" / "embodiment"
+    monkeypatch.setenv("EMBODIED_PATH", str(there))
     monkeypatch.chdir(tmp_path)
     small = [line for line in SMALL if line.startswith("env.eval.") and "max_episode_steps" not in line]
-    record = ["enabled=true", f"save_dir={tmp_path / 'data'}", "export_format=pickle_frames"]
+    record = ["enabled=true", f"save_dir={there / 'data'}", "export_format=pickle_frames"]
     lines = [*small, *(f"env.eval.data_collection.{line}" for line in record), "env.eval.num_envs=6",
              "env.eval.max_episode_steps=30", "env.eval.cameras=[front]"]  # fmt: skip
     assert main(["run", "maniskill_expert", *lines, "runner.num_episodes=6", "runner.expert_noise=0.1"]) == 0
     brief = ["runner.max_epochs=1", "actor.model.arch=resnet10", "actor.model.image_size=64", "actor.model.width=8"]
     assert main(["run", "maniskill_train_resnet_reward", *brief]) == 0
     assert (tmp_path / "logs/reward_checkpoints/reward_model_best.pt").exists()
+    assert (
+        load("maniskill_ppo_mlp_resnet_reward").config.reward.model.model_path
+        == "logs/reward_checkpoints/best_model.pt"
+    )
+    paid = ["env.train.cameras=[front]", "env.eval.cameras=[front]"]
+    assert run("maniskill_ppo_mlp_resnet_reward", tmp_path / "paid", *PPO, *paid)["steps"] == 32
 
 
 def test_a_vision_language_model_pays_ppo(tmp_path: Path) -> None:

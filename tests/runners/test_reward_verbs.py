@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from referee import train_reward_model
 from referee.cli import main
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.models.artifact import Artifact
@@ -187,7 +188,7 @@ def test_front_doors(world: Path, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout} {done.stderr}"
     assert Artifact.open(tmp_path / "out/model.pt").model.spec.model_type == "binary_classifier"
-    assert (tmp_path / "pt/reward_model_best.pt").exists()
+    assert (tmp_path / "pt/reward_model_best.pt").exists() and (tmp_path / "pt/best_model.pt").exists()
     assert len(list((tmp_path / "vis").glob("positive_*_frame*.png"))) > 40
     assert list((tmp_path / "debug/validation/resnet_success").glob("*_prob*.png"))
     for run in "abcd":
@@ -201,7 +202,7 @@ def test_bad_input_is_one_line(world: Path, tmp_path: Path, capsys: pytest.Captu
     def copy(name: str) -> Path:
         return Path(shutil.copytree(model, tmp_path / name))
 
-    assert "does not exist" in line(capsys, "train", str(tmp_path / "none"))
+    assert "is not there" in line(capsys, "train", str(tmp_path / "none"))
     fill(tmp_path / "losers", range(1, 21, 2))
     assert "success" in line(capsys, "train", str(tmp_path / "losers"), "--out", str(tmp_path / "run"), *SMALL)
     fill(tmp_path / "single", range(200, 220), cameras=("front",))
@@ -222,3 +223,30 @@ def test_bad_input_is_one_line(world: Path, tmp_path: Path, capsys: pytest.Captu
     assert "calibration.json: threshold is 1.5, but it must be in 0..1" in line(capsys, "audit", str(odd), fresh)
     assert "no artifact" in line(capsys, "audit", str(tmp_path / "none"), fresh)
     assert "looks at 2 cameras" in line(capsys, "score", str(model), str(tmp_path / "none.png"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "nowhere", "--out", "run"], "data_path nowhere is not there"),
+        (["run", "reward_training", "data.train_data_paths=no.pt"], "train_data_paths no.pt is not there"),
+        (["run", "train_reward_model", "data.positive_dir=.", "data.negative_dir=no"], "negative_dir no is not there"),
+        (["run", "reward_training", "data.data_path=.", "actor.model.pretrained=no.pt"], "encoder no.pt is not there"),
+        (["run", "reward_training", "data.data_path=.", "actor.model.model_path=no"], "model_path no is not there"),
+    ],
+)
+def test_a_path_that_is_not_there_leaves_nothing_behind(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_older_command_looks_for_its_encoder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--positive-dir", ".", "--negative-dir", ".", "--output-checkpoint", "out/model.pt"]
+    assert train_reward_model.main([*words, "--pretrained-encoder-path", "no.pt", "--visualize-positive"]) == 2
+    assert "no.pt is not there" in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -36,3 +38,33 @@ def test_the_three_commands(tmp_path: Path) -> None:
                "runner.logger.log_path=./paid", *SMALL)  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "paid/metrics.jsonl").read_text().splitlines()]
     assert any("reward/model_success" in line for line in lines), said
+
+
+HEAD = "defaults:\n  - override hydra/job_logging: stdout\n"
+
+
+@pytest.mark.slow
+def test_the_guides_file_alone_is_enough(tmp_path: Path) -> None:
+    """The configuration of the guide as it stands there, without anything of ours below it."""
+    config = HEAD + (ROOT / "tests/config/documents/003_train.yaml").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/train_reward_model.yaml").write_text(config)
+    make_trajectories(tmp_path / "reward_data")
+    small = ["reward.num_epochs=1", "runner.output_dir=results", "actor.model.width=4", "actor.encoder_warmup_steps=1"]
+    where = ["--config-path", "mine", "--config-name", "train_reward_model"]
+    command = [sys.executable, str(ROOT / "examples/embodiment/main_reward.py"), *where, *small]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results/reward-model-training/checkpoints/reward_model_best.pt").is_file()
+
+
+def make_trajectories(folder: Path) -> None:
+    """Eight trajectories of five frames: bright ones are successes."""
+    rng = np.random.default_rng(0)
+    for kind, labels in (("positive", [0, 0, 1, 1, 1]), ("negative", [0] * 5)):
+        (folder / kind).mkdir(parents=True)
+        for number in range(4):
+            light = np.array(labels, np.float32)[:, None, None, None]
+            images = rng.uniform(0, 0.5, (5, 3, 64, 64)).astype(np.float32) + 0.5 * light
+            said = {"images": {"base_camera": images}, "labels": np.array(labels, np.float32)}
+            np.save(folder / kind / f"{number:06d}.npy", said, allow_pickle=True)  # type: ignore[arg-type]

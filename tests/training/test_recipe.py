@@ -49,7 +49,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(store: Path, output: Path, *, model: dict[str, Any] | None = None, **changes: Any) -> TrainOptions:
-    more = {name: changes.pop(name) for name in ("pretrained", "model_path", "resume", "checkpoint") if name in changes}
+    more = {
+        name: changes.pop(name) for name in ("pretrained", "model_path", "resume", "checkpoints") if name in changes
+    }
     data = {name: changes.pop(name) for name in ("debug_save_dir", "cameras") if name in changes}
     fit = {"lr": 5e-3, "global_batch_size": 16, "max_epochs": 4, "num_threads": 1, **changes}
     fit.setdefault("augment", AugmentOptions(random_shift=1))
@@ -68,7 +70,7 @@ def run(options: TrainOptions, **more: Any) -> tuple[Artifact, str]:
 
 def test_data_to_artifact(store: Path, tmp_path: Path) -> None:
     logged: list[tuple[dict[str, float], int]] = []
-    chosen = options(store, tmp_path, debug_save_dir=tmp_path / "debug", checkpoint=tmp_path / "out" / "model.pt")
+    chosen = options(store, tmp_path, debug_save_dir=tmp_path / "debug", checkpoints=(tmp_path / "out" / "model.pt",))
     artifact, text = run(chosen, log=lambda values, step: logged.append((values, step)))
     assert "cameras front, side" in text and "finished at step" in text
     assert artifact.spec.cameras == ("front", "side") and artifact.spec.image_size == PIXELS

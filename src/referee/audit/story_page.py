@@ -73,7 +73,8 @@ def _arms(arms: Sequence[Arm]) -> str:
     for arm in arms:
         words = f"{arm.name}: true success and what the model said, over steps"
         chart = svg.lines(arm.steps, arm.true, arm.model, alarm=arm.alarm_at, swaps=arm.swaps, last=last, title=words)
-        gap = "" if math.isnan(arm.gap) else f"<span>gap at the end {points(arm.gap)}</span>"
+        judged = f"{arm.end.trials} evaluation episodes: gap at the end {points(arm.gap)}"
+        gap = "" if math.isnan(arm.gap) else f"<span>{judged}</span>"
         drawn.append(f"<figure><figcaption><b>{escape(arm.name)}</b>{gap}</figcaption>{chart}</figure>")
     return "".join(drawn)
 

@@ -59,7 +59,9 @@ class FrankaEnvConfig:
     )  # fmt: skip
     position_tolerance: float = key(0.01, "metres from target_ee_pose that count as there", low=0.0005, high=0.2)
     rotation_tolerance: float = key(0.2, "radians from it", low=0.01, high=3.2)
-    terminate_on_success: bool = key(True, "end an episode when it has succeeded")
+    terminate_on_success: bool | None = key(
+        None, "end an episode when it has succeeded; null = yes, unless a reward model pays: then its verdict does"
+    )
     success_hold_steps: int = key(
         1, "successive successes that end an episode; leaving the zone begins the count anew", low=1
     )

@@ -62,3 +62,16 @@ class ClusterConfig:
         short="placement",
     )  # fmt: skip
     node_groups: tuple[NodeGroupConfig, ...] = key((), "nodes with a name, and the robots wired to them")
+
+
+def several_rewards(config: ClusterConfig) -> list[str]:
+    """A line where `reward` gets a range of slots, which one of the documents takes for the last of them alone."""
+    found = []
+    for names, wanted in (config.component_placement or {}).items():
+        first, dash, last = str(wanted.placement).partition("-")
+        if "reward" in names.split(",") and dash and first != last:
+            found.append(
+                f"cluster.component_placement.{names}={wanted.placement} are the slots {first} to {last}, "
+                f"with a worker in each; slot {last} alone is {last}-{last}"
+            )
+    return found

@@ -83,12 +83,12 @@ class RewardActorConfig:
     )
     encoder_warmup_steps: int | None = key(
         None,
-        "steps before a frozen encoder is frozen; null = 100 without pretrained weights",
+        "steps before a frozen encoder is frozen; null = 70 without pretrained weights",
         low=0,
-        only_if="model.freeze_encoder",
+        only_if="actor.model.freeze_encoder",
     )
     feature_copies: int = key(
-        0, "augmented copies of each frame among cached features", low=0, only_if="model.freeze_encoder"
+        0, "augmented copies of each frame among cached features", low=0, only_if="actor.model.freeze_encoder"
     )
     training_backend: str = key("simple", "one process, or several", choices=("simple", "ddp", "fsdp"))
     num_processes: int = key(

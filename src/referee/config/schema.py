@@ -30,7 +30,7 @@ class Recipe:
 
 TELEOP_REWARD = tuple(
     f"reward.{name}"
-    for name in ("group_name", "use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
+    for name in ("use_reward_model", "use_reward_prob", "standalone_realworld", "reward_mode",
                  "reward_threshold", "success_reward", "fail_reward", "gate_k", "gate_n", "veto_unknown",
                  "late_seconds", "model")
 )  # fmt: skip
@@ -155,7 +155,7 @@ class RunnerConfig:
     early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
     save_dir: str | None = key(
         None,
-        "where the best weights go once more, as reward_model_best.pt; null = nowhere",
+        "where the best weights go once more, as reward_model_best.pt and best_model.pt; null = nowhere",
         only_if="recipe=train_reward",
     )
     target_episode_fpr: float = key(
@@ -239,7 +239,6 @@ EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig
 class EnvSection:
     """The worlds a policy trains and is judged in."""
 
-    group_name: str = key("EnvGroup", "name of the env worker group")
     train: EnvConfig | None = key(None, "the env to train in; null = none")
     eval: EnvConfig | None = key(None, "the env to evaluate in; null = none")
 
@@ -307,7 +306,6 @@ class RefineConfig:
 class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
-    group_name: str = key("RewardGroup", "name of the reward worker group")
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
     use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
     standalone_realworld: bool = key(
@@ -356,7 +354,10 @@ class RewardConfig:
     reward_weight: float = key(1.0, "weight of the model's reward", only_if=PAYS)
     env_reward_weight: float = key(0.0, "weight of the environment's", only_if="combine_mode=weighted")
     gt_success_bonus: float = key(0.0, "paid for true success; then the reward is not learned alone", only_if=PAYS)
-    terminate_on: str = key("never", "who ends an episode early", choices=("never", "model", "truth"), only_if=PAYS)
+    terminate_on: str | None = key(
+        None, "who ends an episode early; null = never, but at an arm the model",
+        choices=("never", "model", "truth"), only_if=PAYS,
+    )  # fmt: skip
     model: RewardModelConfig | VLMModelConfig = key(
         RewardModelConfig, "the model", only_if=PAYS,
         by=("reward.model.model_type", {"vlm": VLMModelConfig, "history_vlm": VLMModelConfig}),

@@ -104,10 +104,15 @@ IN_REWARD_DATA = tuple(
 )
 MODEL = [name for name, spec in specs(BinaryClassifierConfig).items() if not spec.key.tag]
 CLASSIFIER = (("actor.model.model_type", "binary_classifier"),)
-LEARNS = "train_reward"
+LEARNS, POLICY = "train_reward", "train_policy"
 OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.choices or ()}
 
 ROWS: tuple[Row, ...] = (
+    ignored("*.group_name", "groups of workers are called as in cluster.component_placement", "000"),
+    # What a policy looks at is what its environment draws; presets evaluate as they train.
+    moved("actor.model.image_keys", "env.train.cameras", "000", recipe=POLICY),
+    Row("actor.model.image_size", "env.train.image_size", "000", convert=_side, recipe=POLICY),
+    moved("actor.model.image_keys", "data.cameras", "003", recipe=LEARNS),
     *(moved(f"env.*.init_params.{name}", f"env.*.{name}", "002") for name in SAME_NAME),
     moved(
         "env.*.init_params.id", "env.*.task", "002", OLD_TASKS | {"PegInsertionSide-v1": "PegInsertion"}, world=PANDA
@@ -173,10 +178,6 @@ ROWS: tuple[Row, ...] = (
     ),
     ignored("reward.data.image_key", "data.cameras names the views", "003"),
     ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
-    *(
-        Row(old, None, "003", because="cluster.component_placement.reward says who trains", recipe=LEARNS)
-        for old in ("reward.group_name",)
-    ),
     ignored("reward.gpu_id", "the device is found by itself", "003"),
     moved("runner.output_dir", "runner.logger.output_dir", "003"),
     moved("runner.experiment_name", "runner.logger.experiment_name", "003"),
@@ -242,7 +243,7 @@ class Translator:
             if row.new is None:
                 self._without_effect(row, path, leaf)
                 return None
-            for key, value in row.implies:
+            for key, value in row.implies if leaf.value is not False else ():  # what is off implies nothing
                 origin = replace(leaf.origin, older=dotted(path))
                 self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
             path = _filled(row.new, stars)

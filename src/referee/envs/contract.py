@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,18 @@ Observation = dict[str, np.ndarray]
 StepResult = tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 """Observation, rewards, terminated, truncated, info."""
 IMAGES = ("main_images", "extra_view_images")
+
+
+class Ending(Protocol):
+    """When success ends an episode: the keys that every environment has for it."""
+
+    @property
+    def success_hold_steps(self) -> int:
+        """Successes in a row that it takes."""
+
+    @property
+    def terminate_on_success(self) -> bool | None:
+        """Whether it does at all; null, where it is left open, is a yes."""
 
 
 class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
@@ -149,12 +161,27 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
             raise RefereeError(f"environments {late} did not finish in the latest step: no final state to draw")
         return ids
 
+    def check_state(self, state: Mapping[str, np.ndarray], task: str) -> None:
+        """Refuse a saved state that is not of an environment like this one."""
+        for name, value in self.save_state().items():
+            if name not in state or state[name].shape != value.shape:
+                raise RefereeError(
+                    f"saved environment state does not fit: {name} is {getattr(state.get(name), 'shape', 'missing')}, "
+                    f"this environment ({task} × {self.num_envs}) has {value.shape}"
+                )
+
     def check_cameras(self, cameras: Sequence[str] | None) -> list[str]:
         """The cameras to draw with: the env's own, or some of them."""
         strange = [name for name in cameras or () if name not in self.cameras]
         if strange:
             raise RefereeError(f"camera {strange[0]!r} is not one of this env's: {', '.join(self.cameras)}")
         return list(self.cameras if cameras is None else cameras)
+
+
+def ends(held: np.ndarray, success: np.ndarray, config: Ending) -> tuple[np.ndarray, np.ndarray]:
+    """How many successes in a row there are now, i64[n], and the episodes that these end, bool[n]."""
+    held = (held + 1) * success
+    return held, (held >= config.success_hold_steps) & (config.terminate_on_success is not False)
 
 
 def join_views(observation: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -295,23 +295,6 @@ class LabelLog:
         return torn
 
 
-def spans(presses: Iterable[tuple[int, bool | None]]) -> list[tuple[tuple[int, int | None], bool]]:
-    """Keys as states: each press (frame, value) holds until the next one; None is "off".
-
-    Returns ((start, stop), value) for each stretch that is on; the last one may have no end.
-    """
-    ordered = sorted(presses, key=lambda press: press[0])
-    ends: list[int | None] = [frame for frame, _ in ordered[1:]]
-    found: list[tuple[tuple[int, int | None], bool]] = []
-    for (start, value), stop in zip(ordered, [*ends, None], strict=False):
-        if value is None or start == stop:
-            continue
-        if found and found[-1][0][1] == start and found[-1][1] == value:
-            start = found.pop()[0][0]
-        found.append(((start, stop), value))
-    return found
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -205,14 +205,17 @@ class Artifact:
         return cls(model.eval(), calibration, _read_json(place / PROVENANCE), reference, folder)
 
     @classmethod
-    def open(cls, path: Path | str, spec: ModelSpec | None = None) -> Self:
-        """An artifact directory, or the weights alone in a .pt or .safetensors file, of the model that `spec` says."""
+    def open(cls, path: Path | str, spec: ModelSpec | None = None, said: Collection[str] | None = None) -> Self:
+        """An artifact directory, or the weights alone in a .pt or .safetensors file, of the model that `spec` says.
+
+        said: fields of `spec` that somebody has set; a file that differs in one of them is worth a warning.
+        """
         path = Path(path)
         if path.is_dir() or not path.suffix:
             return cls.load(path)
         if path.name == MODEL and (path.parent / CONFIG).exists():
             return cls.load(path.parent)
-        model = weights.load_checkpoint(path, spec or ModelSpec())
+        model = weights.load_checkpoint(path, spec or ModelSpec(), () if spec is None else said)
         return cls(model.eval(), provenance={"imported": str(path)})
 
 

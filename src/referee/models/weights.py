@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from referee import files
 from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
 from referee.models.resnet import LAYOUTS, map_size
@@ -80,10 +79,19 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
             value.copy_(state[key])
 
 
-def adopt(spec: ModelSpec, found: Mapping[str, Any], name: str, log: logging.Logger = _log) -> ModelSpec:
-    """The spec with what a checkpoint says about itself, and a warning for each difference."""
+def adopt(
+    spec: ModelSpec,
+    found: Mapping[str, Any],
+    name: str,
+    log: logging.Logger = _log,
+    said: Collection[str] | None = None,
+) -> ModelSpec:
+    """The spec with what a checkpoint says about itself, and a warning for each difference.
+
+    said: the fields that somebody has set, so that a difference is worth a word; None: all of them.
+    """
     changes = {key: value for key, value in found.items() if getattr(spec, key) != value}
-    for key, value in changes.items():
+    for key, value in ((key, value) for key, value in changes.items() if said is None or key in said):
         log.warning("%s has %s=%s, not %s: taken from the file", name, key, _shown(value), _shown(getattr(spec, key)))
     return spec.but(**changes)
 
@@ -91,52 +99,23 @@ def adopt(spec: ModelSpec, found: Mapping[str, Any], name: str, log: logging.Log
 # --- the documented checkpoints ---
 
 
-def save_checkpoint(
-    path: Path,
-    model: RewardModel,
-    *,
-    epoch: int,
-    train_loss: float,
-    train_acc: float,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> None:
-    """The documented dict, the whole file or none of it; `config` beside it says what the weights are of."""
-    values = {
-        "epoch": epoch,
-        "model_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
-        "optimizer_state_dict": {} if optimizer is None else optimizer.state_dict(),
-        "train_loss": float(train_loss),
-        "train_acc": float(train_acc),
-        "config": model.spec.to_json(),
-    }
-    with files.replacing(path) as temporary:
-        torch.save(values, temporary)
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The documented dict; a file that is none is an error."""
-    values = _load(path)
-    if not isinstance(values, Mapping) or not isinstance(values.get("model_state_dict"), Mapping):
-        raise ModelError(f"{path}: holds no model_state_dict, so it is no checkpoint of a reward model")
-    return dict(values)
-
-
-def load_checkpoint(path: Path, spec: ModelSpec) -> RewardModel:
+def load_checkpoint(path: Path, spec: ModelSpec, said: Collection[str] | None = None) -> RewardModel:
     """The model in a .pt checkpoint (or in a plain state dict) of a classifier that follows a spec.
 
     Where checkpoint and spec differ (`hidden_dim`, `use_pretrain` as seen in the pooling kernel's shape, …) the
-    checkpoint is right, and a warning says so.
+    checkpoint is right, and a warning says so where the field is one that somebody `said` (see `adopt`).
     """
     from referee.models.registry import build
 
     values = _load(path)
     state = _own_names(_tensors(values, path))
-    said = values.get("config") if isinstance(values, Mapping) else None
-    if isinstance(said, Mapping):
-        told = ModelSpec.from_json(said)
-        spec = adopt(spec, {name: getattr(told, name) for name in vars(told) if name != "freeze_encoder"}, str(path))
+    own = values.get("config") if isinstance(values, Mapping) else None
+    if isinstance(own, Mapping):
+        told = ModelSpec.from_json(own)
+        found = {name: getattr(told, name) for name in vars(told) if name != "freeze_encoder"}
     else:
-        spec = adopt(spec, infer(state, spec, str(path)), str(path))
+        found = infer(state, spec, str(path))
+    spec = adopt(spec, found, str(path), said=said)
     model = build(spec)
     fill(model, state, str(path))
     return model

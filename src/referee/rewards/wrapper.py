@@ -55,6 +55,9 @@ def RewardModelWrapper(
 ) -> E:
     """The environment, single or vector, with its reward replaced by what an artifact sees.
 
+    A function, since Gymnasium has two kinds of wrappers and callers need not know which is theirs: a `gym.Env` gets a
+    `SingleRewardModel`, which is a `gym.Wrapper`, a vector env a `VectorRewardModel`; these are what `repr` shows.
+
     mode … terminate_on_success: see `Rules`.
     images: "observation", "render", or a callable (see `Images`). None takes what there is, in this order: pictures
         in the observation, `render_cameras` of a `RefereeVectorEnv`, `render()`.

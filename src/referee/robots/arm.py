@@ -29,8 +29,6 @@ class ArmState:
     """f64[7], radians per second."""
     gripper_width: float
     """Metres between the fingers."""
-    wrench: np.ndarray | None = None
-    """f64[6]: force and torque at the hand, where the arm knows them."""
 
 
 class Arm(Protocol):

@@ -66,7 +66,6 @@ class Franky:
             np.array(state.q, np.float64),
             np.array(state.dq, np.float64),
             width,
-            np.array(state.O_F_ext_hat_K, np.float64),
         )
 
     def move(self, target: Pose) -> None:

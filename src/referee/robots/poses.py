@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from referee.errors import RefereeError
-from referee.sim.kinematics import rotation_error
 
 REACH = 0.855
 """Metres from the shoulder that a Franka's flange reaches."""
@@ -111,11 +110,6 @@ def rotation_from_quaternion(quaternion: np.ndarray) -> np.ndarray:
         [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
         [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
     ])  # fmt: skip
-
-
-def small_turn(current: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The turn f64[3] that brings `current` f64[3,3] nearer to `wanted`; exact to first order."""
-    return rotation_error(current[None], wanted)[0]
 
 
 def checked_pose(values: Sequence[float], key: str) -> Pose:

@@ -10,8 +10,10 @@ from typing import Any
 from referee.config import Config
 from referee.config.arm import ROBOT_IP, FrankaEnvConfig
 from referee.config.learning import ActorConfig
+from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.maniskill.tasks import unseen
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
 from referee.models import Artifact, ModelSpec
@@ -30,8 +32,16 @@ _log = logging.getLogger(__name__)
 
 def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
     """The environment that `config` describes; episodes say that they come from `source`."""
+    if config.data_collection.enabled:
+        _warn_of_unseen(config)
     env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
+
+
+def _warn_of_unseen(config: EnvConfig) -> None:
+    """Say it, where frames are labelled or judged by a success that they do not show."""
+    if isinstance(config, ManiSkillEnvConfig) and (reason := unseen(config.task, config.success)):
+        _log.warning("%s", reason)
 
 
 def stand_in(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
@@ -57,17 +67,20 @@ def with_robot(config: Config) -> Config:
     return replace(config, env=replace(config.env, **changed))
 
 
-def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> RewardWorker | None:
+def make_reward(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1, again: bool = False
+) -> RewardWorker | None:
     """The worker that pays in rollouts of so many steps; None where the environment's own reward does.
 
     hold: successive verdicts that end an episode, where they do.
+    again: the model has been opened elsewhere, where all was said about its file.
     """
     if not config.use_reward_model:
         return None
     assert isinstance(config.model, RewardModelConfig)
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
-    model = open_model(config.model)
+    model = open_model(config.model, again=again)
     manager = RewardManager(
         model,
         _guarded(options, model, hold=config.hold_terminal),
@@ -84,7 +97,7 @@ def make_watcher(
     """The same for those who act while others judge: a model of trends is not loaded there."""
     if is_trend(config):
         return make_trend_worker(config, env, steps, model=None)
-    return make_reward(config, env, steps, hold=hold)
+    return make_reward(config, env, steps, hold=hold, again=True)
 
 
 def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
@@ -117,6 +130,8 @@ def make_payment(
     crews: how many act, each in its share of the environments.
     """
     assert config.env.train is not None
+    if config.reward.use_reward_model and not config.env.train.data_collection.enabled:
+        _warn_of_unseen(config.env.train)
     if config.reward.use_reward_model and config.reward.gt_success_bonus:
         _log.warning(
             "reward.gt_success_bonus=%g: the ground truth pays beside the model, so this reward is not learned alone",
@@ -156,14 +171,18 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
     )
 
 
-def open_model(config: RewardModelConfig) -> Artifact:
-    """The artifact; or weights alone, of the model that the other keys describe."""
-    if config.model_path is None:
+def open_model(config: RewardModelConfig, *, again: bool = False) -> Artifact:
+    """The artifact; or weights alone, of the model that the other keys describe, and a word where they differ.
+
+    again: without a word.
+    """
+    if not config.model_path:
+        what = "is not given" if config.model_path is None else "is empty"
         raise ConfigError(
-            "reward.model.model_path is not given: name the artifact that pays, as logs/<run>/checkpoints/best_model"
+            f"reward.model.model_path {what}: name the artifact that pays, as logs/RUN/checkpoints/best_model"
         )
     said = {name: value for name, value in vars(config).items() if value is not None and name in _OF_THE_MODEL}
-    return Artifact.open(config.model_path, ModelSpec(**said) if said else None)
+    return Artifact.open(config.model_path, ModelSpec(**said) if said else None, () if again else said)
 
 
 _OF_THE_MODEL = set(ModelSpec.__dataclass_fields__)

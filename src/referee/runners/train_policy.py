@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee.config import Config, FrankaEnvConfig, Loaded
+from referee.config.endings import ending
 from referee.config.learning import PPOConfig, SACConfig
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
@@ -34,6 +35,7 @@ def train_policy(loaded: Loaded) -> None:
     run = make_training(loaded.config, folder)
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
     open_run(loaded, folder)
+    console.print(ending(loaded.config), soft_wrap=True)
     logbook = Logbook(folder, loaded)
     try:
         if resumed is None:
@@ -103,14 +105,16 @@ def check(config: Config) -> None:
     if reward.use_reward_model and train.terminate_on_success and reward.terminate_on != "truth":
         raise ConfigError(
             "env.train.terminate_on_success=true lets the truth end episodes beside a reward model: "
-            "set it to false, or say reward.terminate_on=truth"
+            "leave it out, or say reward.terminate_on=truth"
         )
     if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")
-    if train.success_hold_steps > 1 and not train.terminate_on_success and reward.terminate_on != "model":
+    paid = reward.use_reward_model
+    ended = train.terminate_on_success or (paid and reward.terminate_on == "model")
+    if train.success_hold_steps > 1 and not ended:
         raise ConfigError(
             f"env.train.success_hold_steps={train.success_hold_steps} changes nothing where no success ends one: "
-            "set it to 1, or env.train.terminate_on_success=true, or reward.terminate_on=model"
+            f"set it to 1, or {'reward.terminate_on=model' if paid else 'env.train.terminate_on_success=true'}"
         )
     if isinstance(algorithm, SACConfig) and algorithm.critic_subset > algorithm.critics:
         raise ConfigError(

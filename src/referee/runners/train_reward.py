@@ -30,9 +30,10 @@ from referee.training.bar import Log
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
-from referee.training.recipe import TrainOptions, train
+from referee.training.recipe import TrainOptions, check_paths, train
 
-BEST = "reward_model_best.pt"
+BEST = ("reward_model_best.pt", "best_model.pt")
+"""The documents call the best weights by both names."""
 
 
 def train_reward(loaded: Loaded) -> None:
@@ -49,6 +50,7 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
     cpu.cap_if_needed()
     config, folder = loaded.config, name_run(loaded)
     options = options_of(config, folder)
+    check_paths(options)
     with Cluster(config.cluster) as cluster:
         options = placed(options, config, cluster)
         open_run(loaded, folder)
@@ -159,7 +161,7 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
             feature_copies=actor.feature_copies,
         ),
         resume=_path(runner.resume_dir),
-        checkpoint=None if runner.save_dir is None else Path(runner.save_dir) / BEST,
+        checkpoints=() if runner.save_dir is None else tuple(Path(runner.save_dir).resolve() / name for name in BEST),
     )
 
 

@@ -55,7 +55,7 @@ class TrainOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     resume: Path | None = None
     """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
-    checkpoint: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
     """Where features of frozen encoders are kept; None = Referee's cache."""
@@ -63,6 +63,21 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.pretrained is not None and self.model_path is not None:
             raise RefereeError("pretrained and model_path: give one of the two, both are weights to start from")
+
+
+def check_paths(options: TrainOptions) -> None:
+    """Refuse what is named and not there, before anything is written."""
+    data = options.data
+    named = (
+        ("data_path", (data.data_path,)), ("train_data_paths", data.train_data_paths),
+        ("val_data_paths", data.val_data_paths), ("positive_dir", (data.positive_dir,)),
+        ("negative_dir", (data.negative_dir,)), ("pretrained encoder", (options.pretrained,)),
+        ("model_path", (options.model_path,)), ("resume_dir", (options.resume,)),
+    )  # fmt: skip
+    for name, paths in named:
+        for path in paths:
+            if path is not None and not path.exists():
+                raise RefereeError(f"{name} {path} is not there: check the path")
 
 
 def train(
@@ -84,6 +99,7 @@ def train(
         warned = line.startswith("warning:")
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
+    check_paths(options)
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
     if options.data.debug_save_dir is not None:
@@ -310,14 +326,14 @@ def _finish(
     artifact = _artifact(model.spec, result.state, data, options, best)
     artifact.reference = _reference(artifact.model, data)
     artifact.save(folder)
-    if options.checkpoint is not None:
-        _write_checkpoint(options.checkpoint, artifact.model, options, result)
-        say(f"wrote {options.checkpoint}")
+    for place in options.checkpoints:
+        _write_checkpoint(place, artifact.model, options, result)
+        say(f"wrote {place}")
     if data.val is not None and options.data.debug_save_dir is not None:
         blocks = np.array_split(np.arange(len(data.val)), -(-len(data.val) // 256))
         logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
-        place = options.data.debug_save_dir / "validation"
-        count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, place)
+        shown = options.data.debug_save_dir / "validation"
+        count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, shown)
         say(f"{count} validation frames as pictures in {place}")
     say(f"{result.reason} at step {result.step} after {result.seconds:.1f} s; best at step {best.step}:")
     say(f"  {describe(best)}")

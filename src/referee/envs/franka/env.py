@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from referee.config.arm import FrankaEnvConfig
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, split_views
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, ends, split_views
 from referee.envs.franka.setup import Setup, make_station
 from referee.envs.franka.stage import Stage
 from referee.envs.franka.station import VECTOR, Outcome, Seen, Station
@@ -128,14 +128,8 @@ class FrankaVectorEnv(RefereeVectorEnv):
 
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv`; a real arm begins a new episode."""
-        mine = self.save_state()
-        for name, value in mine.items():
-            if name not in state or state[name].shape != value.shape:
-                raise RefereeError(
-                    f"saved environment state does not fit: {name} is {getattr(state.get(name), 'shape', 'missing')}, "
-                    f"this environment ({self.config.task} × {self.num_envs}) has {value.shape}"
-                )
-        if len(state) != len(mine):
+        self.check_state(state, self.config.task)
+        if len(state) != len(self.save_state()):
             raise RefereeError("saved environment state does not fit: it is of another number of arms, or of a twin")
         for name in COUNTERS:
             getattr(self, f"_{name}")[:] = state[name]
@@ -213,8 +207,7 @@ class FrankaVectorEnv(RefereeVectorEnv):
         self._elapsed += 1
         info = self._joined([self._truth(i, outcome) for i, outcome in enumerate(outcomes)])
         success = info["success"]
-        self._held = (self._held + 1) * success
-        terminated = (self._held >= self.config.success_hold_steps) & self.config.terminate_on_success
+        self._held, terminated = ends(self._held, success, self.config)
         given_up = np.array([outcome.given_up for outcome in outcomes])
         truncated = ((self._elapsed >= self.max_episode_steps) | given_up) & ~terminated
         done = terminated | truncated

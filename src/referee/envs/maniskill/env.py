@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from referee.config.maniskill import ManiSkillEnvConfig
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, split_views
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, ends, split_views
 from referee.envs.maniskill.pool import Pool
 from referee.errors import MissingDependency, RefereeError
 
@@ -79,8 +79,7 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
         np.nan_to_num(arrays.states, copy=False, posinf=0.0, neginf=0.0)
         rewards = success.astype(np.float64) if self.config.reward_mode == "sparse" else arrays.rewards.copy()
         rewards[broken] = 0.0
-        self._held = (self._held + 1) * success
-        terminated = (self._held >= self.config.success_hold_steps) & self.config.terminate_on_success
+        self._held, terminated = ends(self._held, success, self.config)
         truncated = ((arrays.elapsed >= self.max_episode_steps) | broken) & ~terminated
         self._just_finished = terminated | truncated
         if self._just_finished.any():
@@ -120,12 +119,7 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
 
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv.restore_state`."""
-        for name, value in self.save_state().items():
-            if name not in state or state[name].shape != value.shape:
-                raise RefereeError(
-                    f"saved environment state does not fit: {name} is {getattr(state.get(name), 'shape', 'missing')}, "
-                    f"this environment ({self.config.task} × {self.num_envs}) has {value.shape}"
-                )
+        self.check_state(state, self.config.task)
         arrays = self._worlds.arrays
         self._seeds[:], self._episodes[:], self._held[:] = state["seeds"], state["episodes"], state["held"]
         arrays.elapsed[:], arrays.actions[:] = state["elapsed"], state["actions"]

@@ -31,6 +31,8 @@ VISIBLE: Mapping[str, Callable[[Truth], Any]] = {
         for task in ("PushCube-v1", "PullCube-v1", "PegInsertionSide-v1", "PlugCharger-v1")
     },
 }
+AT_REST = {"PickCube-v1": "the robot", "StackCube-v1": "the cube"}
+"""What has to stand still besides, which no frame shows."""
 GRASPS = ("is_grasped", "is_cubeA_grasped")
 """How tasks call it that the robot holds the thing."""
 
@@ -44,6 +46,16 @@ def success_test(task: str, definition: str) -> Callable[[Truth], Any]:
             f"env.*.success=visible is known for {', '.join(VISIBLE)}, not for {task}: set env.*.success=task"
         )
     return VISIBLE[task]
+
+
+def unseen(task: str, definition: str) -> str | None:
+    """What is wrong with labels of frames by this definition of success; None if nothing is."""
+    if definition != "task" or task not in AT_REST:
+        return None
+    return (
+        f"success of {task} asks that {AT_REST[task]} stands still, which no frame shows: "
+        "for labels and for a reward model set env.train.success=visible (or env.eval.success)"
+    )
 
 
 def describe(task: str, documentation: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from referee.config.schema import PandaEnvConfig
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, split_views
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, ends, split_views
 from referee.envs.panda.tasks import task_named
 from referee.envs.panda.world import World
 from referee.errors import RefereeError
@@ -104,8 +104,7 @@ class PandaVectorEnv(RefereeVectorEnv):
         success = info["success"]
         dense = self.config.reward_mode == "dense"
         rewards = self.task.dense_reward(world, success) if dense else success.astype(np.float64)
-        self._held = (self._held + 1) * success
-        terminated = (self._held >= self.config.success_hold_steps) & self.config.terminate_on_success
+        self._held, terminated = ends(self._held, success, self.config)
         truncated = ((self._elapsed >= self.max_episode_steps) | unstable) & ~terminated
         done = terminated | truncated
         self._just_finished = done
@@ -183,13 +182,7 @@ class PandaVectorEnv(RefereeVectorEnv):
 
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv.restore_state`."""
-        mine = self.save_state()
-        for name, value in mine.items():
-            if name not in state or state[name].shape != value.shape:
-                raise RefereeError(
-                    f"saved environment state does not fit: {name} is {getattr(state.get(name), 'shape', 'missing')}, "
-                    f"this environment ({self.task.name} × {self.num_envs}) has {value.shape}"
-                )
+        self.check_state(state, self.task.name)
         self._sim.restore(SimState(rows=state["simulation"]))
         for name in ("goal", "elapsed", "held", "seeds", "episodes"):
             getattr(self, f"_{name}")[:] = state[name]

@@ -28,10 +28,6 @@ class Named(Generic[F]):
         self._known[name] = function
         return function
 
-    def names(self) -> tuple[str, ...]:
-        """Those there are."""
-        return tuple(self._known)
-
     def get(self, name: str, params: Mapping[str, Any]) -> F:
         """The function, once its parameters are found to be such as it takes."""
         if name not in self._known:

@@ -56,11 +56,6 @@ def register_reward_parser(name: str, *, words: tuple[str, ...] = LABELS) -> Cal
     return add
 
 
-def reward_parsers() -> tuple[str, ...]:
-    """The names there are."""
-    return _parsers.names()
-
-
 def make_reward_parser(name: str = QWENTREND, params: Mapping[str, Any] | None = None) -> RewardParser:
     """The parser called `name`, with its parameters set."""
     params = params or {}

@@ -63,11 +63,6 @@ def register_input_builder(name: str) -> Callable[[B], B]:
     return add
 
 
-def input_builders() -> tuple[str, ...]:
-    """The names there are."""
-    return _builders.names()
-
-
 def make_input_builder(name: str = QWENTREND, params: Mapping[str, Any] | None = None) -> InputBuilder:
     """The builder called `name`, with its parameters set."""
     params = params or {}

@@ -73,8 +73,6 @@ class ServerModel:
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(options.concurrency, thread_name_prefix="ask")
         self._batch = 0
-        self.unanswered = 0
-        """Windows that got no answer so far."""
 
     def judge(self, windows: Sequence[Window]) -> Answers:
         """One answer per window."""
@@ -109,7 +107,6 @@ class ServerModel:
         return label, reward
 
     def _fall_back(self, missing: int, asked: int, reason: str) -> None:
-        self.unanswered += missing
         what = f"the server at reward.api.api_base={self.options.api_base} gave no answer ({reason})"
         if self.options.fallback == "stop":
             raise RefereeError(f"{what}: start it, or set reward.api.fallback=invalid_reward to go on without")
