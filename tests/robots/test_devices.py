@@ -10,7 +10,7 @@ import pytest
 from referee.robots.cameras import CameraError, RealSense, square
 from referee.robots.check import ASKED, check_arm, check_camera, check_spacemouse
 from referee.robots.clock import SimulatedClock, WallClock
-from referee.robots.spacemouse import Motion, ScriptedInput, SpaceMouse
+from referee.robots.spacemouse import InputError, Motion, ScriptedInput, SpaceMouse
 from referee.robots.twin import Faults, Twin
 from referee.sim.scene import Scene
 
@@ -84,6 +84,71 @@ def test_a_spacemouse_is_read_to_its_newest_report() -> None:
     assert motion.rotation.tolist() == [0.0, 0.0, 1.0]
     assert motion.left and not motion.right and motion.active
     assert not Motion().active
+
+
+class Puck:
+    """pyspacemouse's device, as pushed as one likes: a new report per read while it `speaks`."""
+
+    def __init__(self) -> None:
+        self.speaks = True
+        self.state = SimpleNamespace(x=1.0, y=0.0, z=0.0, roll=0.0, pitch=0.0, yaw=0.0, buttons=[0, 0], t=0.0)
+        self.waiting = 1
+
+    def read(self) -> SimpleNamespace:
+        if self.waiting:
+            self.waiting -= 1
+            self.state.t += 0.01
+        return self.state
+
+    def close(self) -> None: ...
+
+
+def test_a_puck_that_falls_silent_is_at_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """Pushed, a SpaceMouse reports all the time: silence means that nobody knows what is wanted."""
+    puck, clock = Puck(), SimulatedClock()
+    mouse, moved = SpaceMouse(puck, clock), []
+    for step in range(20):
+        puck.waiting = 1 if step < 3 or step >= 15 else 0
+        moved.append(mouse.read().active)
+        clock.sleep(0.1)
+    assert moved == [True] * 6 + [False] * 9 + [True] * 5
+    assert [record.message.split(" for")[0] for record in caplog.records] == ["the SpaceMouse has said nothing"]
+
+
+def test_what_was_pushed_while_nobody_read_moves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The driver keeps the oldest reports: after a way back to the start, they are of long ago."""
+    puck, clock = Puck(), SimulatedClock()
+    mouse = SpaceMouse(puck, clock)
+    assert mouse.read().active
+    clock.sleep(5)
+    puck.waiting = 60
+    assert not mouse.read().active
+    clock.sleep(0.1)
+    assert not mouse.read().active
+    puck.waiting = 1
+    assert mouse.read().active  # a report of now
+
+
+def test_a_spacemouse_that_is_pulled_out_is_found_again() -> None:
+    def pulled() -> None:
+        raise OSError("read error")
+
+    clock, there = SimulatedClock(), [False]
+
+    def look() -> Puck:
+        if not there[0]:
+            raise InputError("no SpaceMouse can be opened")
+        return Puck()
+
+    mouse = SpaceMouse(SimpleNamespace(read=pulled, close=lambda: None), clock, reopen=look)
+    for _ in range(15):
+        with pytest.raises(InputError):
+            mouse.read()
+        clock.sleep(0.1)
+    there[0] = True
+    clock.sleep(1.0)
+    assert mouse.read().active
+    mouse.close()
 
 
 def test_pyspacemouse_speaks_in_the_frame_of_the_base() -> None:

@@ -13,7 +13,7 @@ from referee.envs.franka.env import FrankaVectorEnv
 from referee.envs.franka.expert import expert_hand
 from referee.envs.wrapper import EnvWrapper
 from referee.robots.clock import Clock, WallClock
-from referee.robots.spacemouse import InputDevice, Motion, open_spacemouse
+from referee.robots.spacemouse import InputDevice, InputError, Motion, open_spacemouse
 
 
 def make_arm(config: FrankaEnvConfig, device: InputDevice | None = None) -> RefereeVectorEnv:
@@ -55,14 +55,17 @@ class Intervention(EnvWrapper):
     ) -> tuple[Observation, dict[str, Any]]:
         """See `RefereeVectorEnv`."""
         if self._device is None:
-            self._device = open_spacemouse(WallClock())
+            self._device = open_spacemouse(WallClock(), max_age=self.env.config.max_age)
         self.env.tell_progress = self.tell_progress
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: np.ndarray) -> StepResult:
-        """See `RefereeVectorEnv`; the person's action instead, while there is one."""
+        """See `RefereeVectorEnv`; the person's action instead, while there is one. Without the device, it holds."""
         actions = np.asarray(actions)
-        wanted = self._wanted()
+        try:
+            wanted = self._wanted()
+        except InputError as error:
+            return self.env.hold(str(error))
         if wanted is not None:
             self.check_actions(actions)  # a policy that diverges is found out even while a person drives
             actions = np.tile(wanted, (self.num_envs, 1))
