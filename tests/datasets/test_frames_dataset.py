@@ -17,9 +17,9 @@ from referee.datasets.frames import FrameOptions, build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.episodes import Episode, EpisodeStore
-from referee.errors import RefereeError
 from referee.episodes.formats import pickled
 from referee.episodes.formats.npy import NpyWriter
+from referee.errors import RefereeError
 from referee.labels.log import LabelLog, Word
 
 

@@ -99,7 +99,9 @@ def _box(config: FrankaEnvConfig, target: Pose | None) -> tuple[np.ndarray, np.n
     low = low if given[0] is None else np.array(given[0])
     high = high if given[1] is None else np.array(given[1])
     if np.abs([low, high]).max() > 2:
-        raise ConfigError(f"the workspace from {_said(low)} to {_said(high)} looks like millimetres: give metres")
+        raise ConfigError(
+            f"the workspace from {_said(low)} to {_said(high)} is not in metres: divide millimetres by 1000"
+        )
     if (high - low).min() <= 0:
         raise ConfigError(f"workspace_low {_said(low)} must be below workspace_high {_said(high)} on every axis")
     return low, high
