@@ -132,6 +132,24 @@ def test_labels_of_one_kind_make_no_dataset_but_are_kept(tmp_path: Path) -> None
     assert RewardBinaryDataset(tmp_path / "train.pt").metadata["num_success_frames"] == 12
 
 
+def test_after_a_split_that_failed_a_resumed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There are frames enough from its first step on; it ends when they also make a dataset."""
+    enough = ["runner.num_success_frames=2", "runner.num_fail_frames=2", "runner.val_split=0.4"]
+    with pytest.raises(RefereeError, match=r"no stretch .* give another runner.val_split, runner.num_success_frames"):
+        run_labels(tmp_path, ["a", "a", "c", "c"], *enough)
+    on = [*enough, f"runner.resume_dir={tmp_path}"]
+    with pytest.raises(RefereeError, match="no dataset was made"):
+        run_labels(tmp_path, ["", "", "q"], *on)
+    assert "no dataset can be made of them yet: go on, q stops" in capsys.readouterr().out
+    run_labels(tmp_path, ["a", "a", "c", "c", "r", *[""] * 50], *on, "runner.labelling.reaction_seconds=0.05")
+    said = capsys.readouterr().out
+    assert "there are enough frames of both kinds" in said and "labels moved 0.05 s earlier" in said
+    assert (tmp_path / "train.pt").exists()
+    steps = sum(row.steps for row in EpisodeStore(tmp_path / "recording").rows.values())
+    run_labels(tmp_path, [""] * 9, *on)  # a dataset can be made already: the arm does not move
+    assert sum(row.steps for row in EpisodeStore(tmp_path / "recording").rows.values()) == steps < 20
+
+
 def test_what_a_kill_left_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A journal with words about its frames, as a killed run leaves it."""
     store = EpisodeStore(tmp_path / "recording")
