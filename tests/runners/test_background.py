@@ -61,6 +61,19 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
         again.close()
 
 
+def test_nobody_acts_beyond_the_last_step(tmp_path: Path) -> None:
+    """However slow the learner is: what is made is bounded, and all of it is learned from."""
+    run = training(tmp_path, "runner.max_steps=70", "runner.background.max_lag=10000")
+    try:
+        while not run.finished():
+            run.iterate()
+            time.sleep(1.0)  # the environments could make thousands of steps meanwhile
+        run.save()
+        assert run.steps == 80  # five rollouts of 16 steps
+    finally:
+        run.close()
+
+
 def test_it_saves_also_while_what_was_made_has_no_room(tmp_path: Path) -> None:
     """With room for one rollout the environments wait for the learner, and hear that it wants to save."""
     run = training(tmp_path, "runner.background.max_lag=1", "algorithm.utd=2")

@@ -196,7 +196,10 @@ def act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, outbox: Any, wishes: Connection, start: int,
     state: dict[str, np.ndarray] | None,
 ) -> None:  # fmt: skip
-    """The process: act until told to stop. start: steps that were done before. state: where to go on from."""
+    """The process: act until told to stop, or `runner.max_steps` are made.
+
+    start: steps that were done before. state: where to go on from.
+    """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the learner hears Ctrl-C, and tells us
     cpu.cap_if_needed()
@@ -240,6 +243,9 @@ def _act(
                     put(State(crew.save_state()))
                 else:
                     crew.swap(*wish)
+            if steps >= config.runner.max_steps:  # all that is wanted is on its way
+                time.sleep(PATIENCE / 10)
+                continue
             updates = weights.take(crew.policy, updates)
             delivery = crew.collect(steps)
             steps, delivery.updates = delivery.steps, updates
