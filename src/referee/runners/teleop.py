@@ -57,10 +57,15 @@ def teleop(loaded: Loaded) -> None:
                 if latency is None:
                     late = config.reward.late_seconds
                     say(console, f"no verdict within {late:g} s: the arm holds, and this is no success")
+                if shown.ended:
+                    say(console, "the episode is over: the arm went back to its start")
                 if interrupt.wanted:
                     break
     for line in run.account.lines():
         say(console, line)
+    assert config.env.eval is not None
+    if run.account.recorded:
+        say(console, f"recorded in {place(config.env.eval.data_collection, folder)}")
 
 
 class Teleoperation:
