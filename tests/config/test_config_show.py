@@ -96,6 +96,18 @@ def test_list_presets_is_a_table() -> None:
             "it acts only with one of env.eval.randomise.{light, colours, camera, distractors} on",
         ),
         (
+            "realworld_teleop",
+            ["reward.model.model_path=MODEL", "runner.num_episodes=3"],
+            "runner.num_episodes (command line) has no effect: "
+            "it acts only with runner.recipe=evaluate or demo, which is teleop here",
+        ),
+        (
+            "panda_expert",
+            ["env.eval.data_collection.only_success=true"],
+            "env.eval.data_collection.only_success (command line) has no effect: "
+            "it acts only with env.eval.data_collection.enabled=true or runner.recipe=collect_data",
+        ),
+        (
             "panda_expert",
             ["env.train.task=Reach"],
             "env.train.task (command line) has no effect: recipe evaluate reads only runner, env.eval, robot; "
@@ -122,6 +134,7 @@ def test_a_key_without_effect_is_reported(preset: str, overrides: list[str], not
         NOISE,
         ["env.eval.randomise.seed=1", "env.eval.randomise.distractors=2"],
         ["env.eval.randomise.seed=1", "env.eval.randomise.light=0.5"],
+        ["env.eval.data_collection.save_dir=null"],
     ],
 )
 def test_keys_that_act_and_keys_not_set_are_not_reported(overrides: list[str]) -> None:

@@ -57,10 +57,12 @@ def with_robot(config: Config) -> Config:
     return replace(config, env=replace(config.env, **changed))
 
 
-def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1) -> RewardWorker | None:
+def make_reward(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1, quiet: bool = False
+) -> RewardWorker | None:
     """The worker that pays in rollouts of so many steps; None where the environment's own reward does.
 
-    hold: successive verdicts that end an episode, where they do.
+    hold: successive verdicts that end an episode, where they do. quiet: warn of nothing, since another does.
     """
     if not config.use_reward_model:
         return None
@@ -70,7 +72,7 @@ def make_reward(config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold
     model = open_model(config.model)
     manager = RewardManager(
         model,
-        _guarded(options, model, hold=config.hold_terminal),
+        _guarded(options, model, hold=config.hold_terminal, quiet=quiet),
         backend=config.model.backend,
         int8=config.model.int8,
         debug_save_dir=config.model.debug_save_dir,
@@ -84,18 +86,22 @@ def make_watcher(
     """The same for those who act while others judge: a model of trends is not loaded there."""
     if is_trend(config):
         return make_trend_worker(config, env, steps, model=None)
-    return make_reward(config, env, steps, hold=hold)
+    return make_reward(config, env, steps, hold=hold, quiet=True)
 
 
-def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
-    """The same, or terminal mode where the model's own validation is too weak to judge every state."""
+def _guarded(options: RewardOptions, model: Artifact, *, hold: bool, quiet: bool) -> RewardOptions:
+    """The same, or terminal mode where the model's own validation is too weak to judge every state.
+
+    quiet: whoever judges has said it already.
+    """
+    say = _log.debug if quiet else _log.warning
     reason = weakness(model.calibration) if options.reward_mode == "per_step" else None
     if reason is None:
         return options
     if not hold:
-        _log.warning("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
+        say("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
         return options
-    _log.warning("the last states of episodes are judged instead of each one: %s", reason)
+    say("the last states of episodes are judged instead of each one: %s", reason)
     return replace(options, reward_mode="terminal")
 
 
