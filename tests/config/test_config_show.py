@@ -141,6 +141,13 @@ def test_keys_that_act_and_keys_not_set_are_not_reported(overrides: list[str]) -
     assert load("panda_expert", overrides).notices == []
 
 
+def test_a_null_that_takes_away_what_a_file_has_is_no_mistake() -> None:
+    """As run_reward_training.sh --data says it."""
+    file = Path(__file__).parents[2] / "examples" / "reward" / "config" / "reward_training.yaml"
+    lines = ["data.data_path=somewhere", "data.train_data_paths=null", "data.val_data_paths=null"]
+    assert load(str(file), lines).notices == []
+
+
 def test_users_files_are_reported_unless_they_spell_out_a_default(mine: Callable[[str], str]) -> None:
     loaded = load(mine("  policy: random\n  expert_noise: 0.5\n"))
     assert [notice.split(":")[0] for notice in loaded.notices] == ["runner.expert_noise (mine.yaml) has no effect"]

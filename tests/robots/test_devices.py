@@ -1,5 +1,6 @@
 """RealSense through its software device, the SpaceMouse through its own decoder, and the self-tests of all devices."""
 
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from referee.robots.cameras import CameraError, RealSense, square
+from referee.robots import cameras
+from referee.robots.cameras import CameraError, RealSense, open_realsense, square
 from referee.robots.check import ASKED, check_arm, check_camera, check_spacemouse
 from referee.robots.clock import SimulatedClock, WallClock
 from referee.robots.spacemouse import InputError, Motion, ScriptedInput, SpaceMouse
@@ -61,6 +63,63 @@ def test_a_realsense_gives_dated_numbered_frames() -> None:
     assert (again.number, again.time) == (seen.number, seen.time)
     sensor.stop()
     sensor.close()
+
+
+class FakeRealSense(SimpleNamespace):
+    """pyrealsense2 with two cameras; `starts` says what happens when one is started."""
+
+    def __init__(self, starts: Any = None) -> None:
+        self.enabled: list[str] = []
+        self.stopped = 0
+        self.camera_info = SimpleNamespace(serial_number="serial")
+        self.stream, self.format = SimpleNamespace(color="color"), SimpleNamespace(rgb8="rgb8")
+        devices = [SimpleNamespace(get_info=lambda _, serial=serial: serial) for serial in ("111", "222")]
+        self.context = lambda: SimpleNamespace(query_devices=lambda: devices)
+        self.config = lambda: SimpleNamespace(
+            enable_device=self.enabled.append, enable_stream=lambda *how: self.enabled.append(how)
+        )
+        self.pipeline = lambda: SimpleNamespace(start=starts or self.give, stop=self.stop)
+
+    def give(self, config: Any, take: Any) -> None:
+        pixels = np.full((480, 640, 3), 7, np.uint8)
+        take(SimpleNamespace(is_frameset=lambda: False, get_data=lambda: pixels, get_frame_number=lambda: 1))
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def with_realsense(monkeypatch: pytest.MonkeyPatch, starts: Any = None) -> FakeRealSense:
+    fake = FakeRealSense(starts)
+    monkeypatch.setitem(sys.modules, "pyrealsense2", fake)
+    return fake
+
+
+def test_a_realsense_is_opened_by_its_serial_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = with_realsense(monkeypatch)
+    camera = open_realsense("wrist", "222", 12, SimulatedClock())
+    assert fake.enabled == ["222", ("color", 640, 480, "rgb8", 30)]
+    assert camera.frame().number == 1 and camera.frame().image.shape == (12, 12, 3)
+    camera.close()
+    assert fake.stopped == 1
+    with pytest.raises(CameraError, match=r"camera front \(serial 333\) is not there, plugged in are 111, 222: check"):
+        open_realsense("front", "333", 12, SimulatedClock())
+
+
+def test_a_realsense_that_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(config: Any, take: Any) -> None:
+        raise RuntimeError("Device or resource busy")
+
+    with_realsense(monkeypatch, busy)
+    with pytest.raises(CameraError, match=r"does not start \(Device or resource busy\): is another program using it"):
+        open_realsense("wrist", "111", 12, SimulatedClock())
+
+
+def test_a_realsense_that_streams_nothing_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = with_realsense(monkeypatch, lambda config, take: None)
+    monkeypatch.setattr(cameras.time, "sleep", lambda seconds: None)
+    with pytest.raises(CameraError, match="streams nothing: plug it into a USB 3 port"):
+        open_realsense("wrist", "111", 12, SimulatedClock())
+    assert fake.stopped == 1
 
 
 class FakeHid:

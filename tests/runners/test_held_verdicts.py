@@ -12,9 +12,11 @@ import torch
 from tests.runners.test_arm_runs import PRESET, TARGET, TWIN
 
 from referee.config import load
+from referee.datasets.payload import PayloadWriter
 from referee.envs.contract import StepResult
 from referee.envs.franka.env import FrankaVectorEnv
-from referee.models import Artifact, Calibration, ModelSpec, build
+from referee.models import Artifact, Calibration, ModelSpec, Reference, build
+from referee.models.artifact import embed
 from referee.rewards.wrapper import RewardModelWrapper
 from referee.rl.replay import STEP
 from referee.robots.twin import Faults, Twin
@@ -32,12 +34,20 @@ MODES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def yes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that calls everything a success."""
+    """A model that calls everything a success, beside frames that it might have learned from."""
     torch.manual_seed(0)
+    folder, images = tmp_path_factory.mktemp("yes"), np.zeros(0)
+    files = {side: [str(folder / f"{side}.pt")] for side in ("train", "val")}
+    for seed, (path,) in enumerate(files.values()):
+        images = np.random.default_rng(seed).integers(0, 256, (16, 2, 64, 64, 3), dtype=np.uint8)
+        with PayloadWriter(Path(path)) as writer:
+            writer.add(images, np.arange(16) % 2)
+            writer.finish({"cameras": ["wrist", "front"]})
     spec = ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("wrist", "front"), hidden_dim=8)
-    folder = tmp_path_factory.mktemp("yes") / "model"
-    Artifact(build(spec).eval(), Calibration(threshold=0.0), {}).save(folder)
-    return folder
+    net = build(spec).eval()
+    reference = Reference.of(embed(net, images), images).calibrated(embed(net, images))
+    Artifact(net, Calibration(threshold=0.0), {"files": files}, reference).save(folder / "model")
+    return folder / "model"
 
 
 def options(model: Path, mode: str, ends_by: str, *more: str) -> list[str]:
@@ -181,3 +191,29 @@ def test_the_wrapper_asks_nobody_while_an_arm_holds(yes: Path, mode: str) -> Non
     every = [1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, 1]
     assert np.flatnonzero(held).tolist() == [3, 4, 5, 6]
     assert paid == (every if mode == "per_step" else [-1 if t == EPISODE - 1 else 0 for t in range(STEPS)])
+
+
+@pytest.mark.slow
+def test_the_arm_is_paid_watched_and_asked_about(tmp_path: Path, yes: Path) -> None:
+    """The preset with all that looks at a learned reward: it pays and ends, the alarm looks, frames wait for answers."""
+    asked = [
+        "reward.refine.enabled=true",
+        "reward.refine.labeller=log",
+        "reward.refine.interval=2",
+        "reward.refine.ask=4",
+    ]
+    config = load(PRESET, [*options(yes, "per_step", "model"), *asked, "reward.alarm.enabled=true"]).config
+    check(config)
+    run = BackgroundTraining(config, tmp_path)
+    seen: dict[str, float] = {}
+    try:
+        seen |= run.iterate()
+        assert lived(run).rewards[:5] == [-1, 1, 1, 1, 1]
+        while "reward/alarm_strange" not in seen:
+            seen |= run.iterate()
+            assert run.steps < 5000
+    finally:
+        run.close()
+    assert seen["env/episode_length"] == 5 and seen["reward/version"] == 0  # two frames make a success, four end it
+    assert run.alarm is not None and run.payment is not None and run.payment.refiner is not None
+    assert len(run.payment.refiner.book.store) > 0  # what waits for an answer
