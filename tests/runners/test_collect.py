@@ -257,3 +257,17 @@ def _yaml(folder: Path) -> Path:
     path = folder / "arm.yaml"
     path.write_text("runner:\n  recipe: collect_labels\nenv:\n  eval:\n    env_type: franka\n")
     return path
+
+
+def test_keys_lead_the_arm_and_label_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["robot.driver=twin", "robot.realtime=false", "env.eval.teleoperator=keyboard", "runner.max_steps=30",
+             f"runner.logger.log_path={tmp_path}", "runner.val_split=0.4"]  # fmt: skip
+    presses = [*["ia"] * 5, *["jc"] * 5, *["m"] * 6, *["ka"] * 5, *["lc"] * 5, "q"]
+    read = [[], *(each for press in presses for each in (list(press), []))]  # by the hand, then by whoever labels
+    collect_labels(load("realworld_collect_dataset", lines), keys=ScriptedKeys(read))
+    [episode] = EpisodeStore(tmp_path / "recording")
+    moved = np.sign(episode.actions[:, :3]).astype(int).tolist()
+    assert [1, 0, 0] in moved and [0, 1, 0] in moved and [0, 0, -1] in moved and [-1, 0, 0] in moved
+    assert episode.signals["intervened"][2:-1].all()
+    assert RewardBinaryDataset(tmp_path / "train.pt").metadata["num_success_frames"] == 10
+    assert "Steering: i/k forward, back" in capsys.readouterr().out

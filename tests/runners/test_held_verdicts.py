@@ -195,7 +195,7 @@ def test_the_wrapper_asks_nobody_while_an_arm_holds(yes: Path, mode: str) -> Non
 
 @pytest.mark.slow
 def test_the_arm_is_paid_watched_and_asked_about(tmp_path: Path, yes: Path) -> None:
-    """The preset with all that looks at a learned reward: it pays and ends, the alarm looks, frames wait for answers."""
+    """The preset with all that looks at a learned reward: it pays and ends, an alarm looks, frames are asked about."""
     asked = [
         "reward.refine.enabled=true",
         "reward.refine.labeller=log",

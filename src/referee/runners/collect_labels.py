@@ -24,7 +24,17 @@ from referee.labels.keyboard import progress_line
 from referee.labels.log import LabelLog, user
 from referee.labels.session import LabelSession, silence_held
 from referee.robots.keys import KeySource
-from referee.runners.at_arm import Pace, begin_again, meta_of, open_arm, run_folder, terminal_keys, who_acts
+from referee.robots.steering import HELP
+from referee.runners.at_arm import (
+    Pace,
+    begin_again,
+    meta_of,
+    open_arm,
+    run_folder,
+    shared_keys,
+    terminal_keys,
+    who_acts,
+)
 from referee.runners.interrupt import Interrupt
 
 LOG = "run_collect_process.log"
@@ -42,9 +52,12 @@ def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
         session = LabelSession(store, who=user(), ends_on=config.runner.labelling.ends_on)
-        env = open_arm(loaded, folder, own_success_ends=False)
+        keys, hand = shared_keys(loaded, keys)
+        env = open_arm(loaded, folder, own_success_ends=False, hand=hand)
         try:
             console.print(f"Keys: {KEYS}\nEverything is kept in {store.root} while it happens.", soft_wrap=True)
+            if hand is not None:
+                console.print(f"Steering: {HELP}", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
                 ready = partial(can_be_made, config, store, folder, env.cameras)
                 why = label(loaded, env, store, session, keys, interrupt, ready)

@@ -20,6 +20,7 @@ from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.rewards.guards import weakness
 from referee.rl.encoded import EncodedEnv
+from referee.robots.spacemouse import InputDevice
 from referee.runners.payment import Payment, refined_folder
 from referee.runners.trends import TrendPayment, is_trend, make_trend_payment, make_trend_worker
 from referee.workers.reward import RewardWorker
@@ -28,9 +29,9 @@ from referee.workers.trend import TrendWorker
 _log = logging.getLogger(__name__)
 
 
-def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
-    """The environment that `config` describes; episodes say that they come from `source`."""
-    env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
+def make_env(config: EnvConfig, folder: Path, source: str, device: InputDevice | None = None) -> RefereeVectorEnv:
+    """The environment that `config` describes; episodes say that they come from `source`. device: see `make_vec`."""
+    env = collecting(make_vec(config, device), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
 
 

@@ -44,7 +44,11 @@ def findings(config: Config, say: Callable[[str], None]) -> Iterator[Found]:
         raise ConfigError("this preset has no arm: env.train.env_type (or env.eval's) must be franka")
     yield _configuration(env)
     yield from _devices(env)
-    if env.use_spacemouse and env.teleoperator != "expert" and (env.robot.driver != "twin" or env.teleoperator):
+    if (
+        env.use_spacemouse
+        and env.teleoperator not in ("expert", "keyboard")
+        and (env.robot.driver != "twin" or env.teleoperator)
+    ):
         yield _spacemouse(say)
 
 
