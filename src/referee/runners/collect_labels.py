@@ -133,7 +133,7 @@ def label(
 def can_be_made(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> bool:
     """Whether what was labelled so far makes a dataset; if so, it is there."""
     try:
-        build_dataset(config, store, folder, cameras)
+        _build(config, store, folder, cameras)
     except RefereeError as error:
         _log.info("no dataset can be made yet: %s", error)
         return False
@@ -149,7 +149,7 @@ def make_dataset(
         "runner.val_split, runner.num_success_frames or runner.num_fail_frames with it if you like"
     )
     try:
-        summary = build_dataset(config, store, folder, cameras)
+        summary = _build(config, store, folder, cameras)
     except RefereeError as error:
         _log.warning("no dataset was made: %s", error)
         if strict:
@@ -164,14 +164,19 @@ def make_dataset(
         console.print(line, soft_wrap=True, markup=False)
 
 
-def build_dataset(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:
-    """The labelled frames of a recording, split by episode, or by stretches of the only one."""
+def _build(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:
+    """The dataset that a configuration asks for. cameras: of the arm."""
     runner = config.runner
     options = FrameOptions(
         fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
         cameras=_cameras(config) or tuple(cameras), stretches=True,
     )  # fmt: skip
-    log = LabelLog.of(store, offset_seconds=runner.labelling.reaction_seconds)
+    return build_dataset(store, folder, options, runner.labelling.reaction_seconds)
+
+
+def build_dataset(store: EpisodeStore, folder: Path, options: FrameOptions, reaction_seconds: float) -> FramesSummary:
+    """The labelled frames of a recording, split by episode, or by stretches of the only one."""
+    log = LabelLog.of(store, offset_seconds=reaction_seconds)
     held = silence_held(store, log)
     if held:
         _log.warning("%d frames are left out: the arm held while they were taken, and they may be old", held)
