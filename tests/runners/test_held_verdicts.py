@@ -17,13 +17,17 @@ from referee.envs.contract import StepResult
 from referee.envs.franka.env import FrankaVectorEnv
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
+from referee.rewards import RewardManager, RewardOptions, Scored
 from referee.rewards.wrapper import RewardModelWrapper
 from referee.rl.replay import STEP
 from referee.robots.twin import Faults, Twin
 from referee.runners.background import BackgroundTraining
 from referee.runners.crew import Crew
+from referee.runners.rollout import SecondOpinion, roll_out
 from referee.runners.train_policy import check
 from referee.runners.training import Training
+from referee.workers.reward import RewardWorker
+from referee.workers.trend import TrendWorker
 
 STEPS, EPISODE, FREEZES = 12, 7, 3
 """Of a rollout, of an episode, and the step in which the cameras freeze; no episode begins before they are back."""
@@ -217,3 +221,56 @@ def test_the_arm_is_paid_watched_and_asked_about(tmp_path: Path, yes: Path) -> N
     assert seen["env/episode_length"] == 5 and seen["reward/version"] == 0  # two frames make a success, four end it
     assert run.alarm is not None and run.payment is not None and run.payment.refiner is not None
     assert len(run.payment.refiner.book.store) > 0  # what waits for an answer
+
+
+def test_nobody_is_asked_what_a_held_frame_shows(tmp_path: Path, yes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is true of it is not known, and the truth of that moment would be a wrong answer to an old picture."""
+    asked = ["reward.refine.enabled=true", "runner.background.enabled=false"]
+    run = Training(load(PRESET, options(yes, "per_step", "never", *asked)).config, tmp_path)
+    assert run.payment is not None and run.payment.refiner is not None
+    offered: list[int] = []
+    monkeypatch.setattr(run.payment.refiner, "watch", lambda images, *rest: offered.append(len(images)))
+    try:
+        freeze(run.env.env)
+        run.iterate()
+        assert offered == [STEPS - 4]
+    finally:
+        run.close()
+
+
+def test_no_second_opinion_of_an_evaluation_that_ends_held(yes: Path) -> None:
+    train = load(PRESET, options(yes, "terminal", "never")).config.env.train
+    env, heard = FrankaVectorEnv(train), list[int]()  # type: ignore[arg-type]
+    freeze(env)
+    manager = RewardManager(Artifact.open(yes), RewardOptions())
+    second = SecondOpinion(manager, ("wrist", "front"), lambda pictures, truth: heard.append(len(truth)))
+    still = np.zeros((1, 3), np.float32)
+    outcomes = roll_out(env, lambda: still, 2, seed=0, watch=second)
+    env.close()
+    assert len(outcomes) == 2 and heard == [1]  # the first of them ends while its cameras are frozen
+
+
+def test_a_demonstration_is_not_paid_where_its_arm_held(yes: Path) -> None:
+    train = load(PRESET, options(yes, "per_step", "model")).config.env.train
+    manager = RewardManager(
+        Artifact.open(yes),
+        RewardOptions(reward_mode="per_step", terminate_on="model", fail_reward=-1, gate_k=1, gate_n=2),
+    )
+    env = FrankaVectorEnv(train)  # type: ignore[arg-type]
+    worker = RewardWorker(manager, env, STEPS, hold=3)
+    frames = np.zeros((8, 2, 64, 64, 3), np.uint8)
+    held = np.arange(8) == 2
+    paid, _ = worker.judge_episode(frames, held=held)
+    assert paid.tolist() == [1, 1, -1, 1, 1, 1]  # three in a row end it, and those before the hold do not count
+    whole, _ = worker.judge_episode(frames, whole=True, held=held)
+    assert whole.tolist() == [1, 1, -1, 1, 1, 1, 1, 1]
+    env.close()
+
+
+def test_a_model_of_trends_pays_nothing_while_an_arm_holds() -> None:
+    worker, held = object.__new__(TrendWorker), np.array([[False], [True], [False]])
+    scored = Scored(np.ones((3, 1), np.float32), np.ones((3, 1), bool), None, None)
+    worker.manager = SimpleNamespace(score=lambda windows, shape: scored, version=2)  # type: ignore[assignment]
+    worker._taken = SimpleNamespace()  # type: ignore[assignment]
+    found = worker.score(SimpleNamespace(steps=3, num_envs=1, held=held))  # type: ignore[arg-type]
+    assert found.rewards[:, 0].tolist() == [1, 0, 1] and found.judged[:, 0].tolist() == [True, False, True]
