@@ -96,6 +96,18 @@ def test_list_presets_is_a_table() -> None:
             "it acts only with one of env.eval.randomise.{light, colours, camera, distractors} on",
         ),
         (
+            "realworld_teleop",
+            ["reward.model.model_path=MODEL", "runner.num_episodes=3"],
+            "runner.num_episodes (command line) has no effect: "
+            "it acts only with runner.recipe=evaluate or demo, which is teleop here",
+        ),
+        (
+            "panda_expert",
+            ["env.eval.data_collection.only_success=true"],
+            "env.eval.data_collection.only_success (command line) has no effect: "
+            "it acts only with env.eval.data_collection.enabled=true or runner.recipe=collect_data",
+        ),
+        (
             "panda_expert",
             ["env.train.task=Reach"],
             "env.train.task (command line) has no effect: recipe evaluate reads only runner, env.eval, robot; "
@@ -122,10 +134,18 @@ def test_a_key_without_effect_is_reported(preset: str, overrides: list[str], not
         NOISE,
         ["env.eval.randomise.seed=1", "env.eval.randomise.distractors=2"],
         ["env.eval.randomise.seed=1", "env.eval.randomise.light=0.5"],
+        ["env.eval.data_collection.save_dir=null"],
     ],
 )
 def test_keys_that_act_and_keys_not_set_are_not_reported(overrides: list[str]) -> None:
     assert load("panda_expert", overrides).notices == []
+
+
+def test_a_null_that_takes_away_what_a_file_has_is_no_mistake() -> None:
+    """As run_reward_training.sh --data says it."""
+    file = Path(__file__).parents[2] / "examples" / "reward" / "config" / "reward_training.yaml"
+    lines = ["data.data_path=somewhere", "data.train_data_paths=null", "data.val_data_paths=null"]
+    assert load(str(file), lines).notices == []
 
 
 def test_users_files_are_reported_unless_they_spell_out_a_default(mine: Callable[[str], str]) -> None:

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from episodes.examples import make_episode
 from referee.datasets.frames import FrameOptions, build_frames
 from referee.datasets.payload import RewardBinaryDataset
+from referee.datasets.source import open_source
 from referee.episodes import Episode, EpisodeStore
+from referee.episodes.formats import pickled
+from referee.episodes.formats.npy import NpyWriter
 from referee.errors import RefereeError
-from referee.labels.log import LabelLog
+from referee.labels.log import LabelLog, Word
 
 
 def some(count: int = 10, steps: int = 10, success_from: int = 7, **options: object) -> list[Episode]:
@@ -226,3 +229,36 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 20e6
     assert RewardBinaryDataset(tmp_path / "train.pt").metadata["num_train_samples"] == 80 * 51
+
+
+@pytest.mark.parametrize("form", ["native", "data", "pickle", "frames", "npy", "log"])
+def test_what_was_seen_while_an_arm_held_is_no_failure(tmp_path: Path, form: str) -> None:
+    """It may be the old picture of a success: whatever way the episodes take, such frames are left out."""
+    held = np.arange(11) >= 9
+    episodes = [
+        replace(each, success=each.success & ~held, signals={**each.signals, "held": held})  # type: ignore[operator]
+        for each in some(4)
+    ]
+    store = EpisodeStore(tmp_path / "store")
+    for episode in episodes:
+        store.append(episode)
+    source: object = store
+    if form == "log":
+        LabelLog.of(store).extend([Word("e0", False, 0, "keyboard", "me")])
+    elif form == "data":
+        pickled.write_data(tmp_path / "data.pkl", store)
+        source = open_source(tmp_path / "data.pkl")
+    elif form != "native":
+        folder = tmp_path / "files"
+        writers = {
+            "pickle": pickled.EpisodePickleWriter(folder), "frames": pickled.FramesPickleWriter(folder),
+            "npy": NpyWriter(folder / "positive", folder / "negative"),
+        }  # fmt: skip
+        for episode in store:
+            writers[form].append(episode)  # type: ignore[attr-defined]
+        source = open_source(folder)
+    summary = build_frames(source, tmp_path / "out", FrameOptions(val_split=0.5))  # type: ignore[arg-type]
+    assert (summary.success, summary.fail) == (4, 32)
+    left_out = 0 if form == "npy" else 8  # which has no word for what is not known
+    assert (summary.unlabelled, summary.held) == (left_out, left_out)
+    assert form == "npy" or "8 of them left out because the arm held" in str(summary)

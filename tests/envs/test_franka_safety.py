@@ -111,6 +111,87 @@ def test_a_fault_that_passes_costs_the_episode_only(env: FrankaVectorEnv) -> Non
     assert where(env)[0] - before[0] > 0.01
 
 
+def refusing(env: FrankaVectorEnv, times: int, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Let the arm collide on its next ways; returns the places that it was sent to."""
+    arm, sent = twin(env), list[np.ndarray]()
+    move_to = arm.move_to
+
+    def once_more(target: Pose, *, speed: float) -> None:
+        sent.append(target.position)
+        if len(sent) <= times:
+            raise ArmError("the arm does not arrive (cartesian_reflex): recover it")
+        move_to(target, speed=speed)
+
+    monkeypatch.setattr(arm, "move_to", once_more)
+    return sent
+
+
+def test_a_collision_on_the_way_back_is_recovered_from(
+    env: FrankaVectorEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = refusing(env, 3, monkeypatch)
+    env.reset()
+    assert len(sent) == 5 and "hold" not in env.step(FORWARD)[4]
+    assert sum("it recovers and tries again" in record.message for record in caplog.records) == 1
+
+
+def test_collisions_on_every_way_back_end_the_run(env: FrankaVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(env, 1000, monkeypatch)
+    began = env.stations[0].clock.now()
+    with pytest.raises(ArmError, match="no episode can begin, for 10 s now: the arm does not arrive"):
+        env.reset()
+    assert 10 <= env.stations[0].clock.now() - began < 12
+
+
+def put_outside(env: FrankaVectorEnv) -> np.ndarray:
+    arm = twin(env)
+    arm.place(arm.solve(Pose(np.array([0.45, 0.35, 0.15]), arm.state().pose.rotation)))
+    return where(env)
+
+
+def test_no_reset_moves_an_arm_that_is_outside_its_box(caplog: pytest.LogCaptureFixture) -> None:
+    env = make(max_episode_steps=3)
+    env.reset(seed=0)
+    env.step(FORWARD)
+    before = put_outside(env)
+    env.step(FORWARD)
+    with pytest.raises(ArmError, match=r"for 60 s now: the arm is \d+.\d cm outside its workspace, .*: lead it back"):
+        env.step(FORWARD)
+    assert np.abs(where(env) - before).max() < 5e-3
+    assert sum("before somebody has led it back" in record.message for record in caplog.records) == 1
+    env.close()
+
+
+def test_led_back_it_goes_on(env: FrankaVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = twin(env).state().pose
+    put_outside(env)
+    clock, asked = env.stations[0].clock, [0]
+    sleep = clock.sleep
+
+    def led(seconds: float) -> None:
+        sleep(seconds)
+        asked[0] += 1
+        if asked[0] == 20:
+            twin(env).place(twin(env).solve(home))
+
+    monkeypatch.setattr(clock, "sleep", led)
+    env.reset()
+    assert asked[0] >= 20 and "hold" not in env.step(FORWARD)[4]
+
+
+def test_the_first_episode_begins_from_anywhere_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A run is begun by somebody who stands beside the arm, which may be anywhere."""
+    env = make()
+    env._connect()
+    put_outside(env)
+    env.reset(seed=0)
+    assert env.setup.limits.outside(where(env)) < 1e-3
+    assert any(
+        "outside its workspace" in record.message and "from there" in record.message for record in caplog.records
+    )
+    env.close()
+
+
 def test_nothing_is_a_success_while_the_arm_holds() -> None:
     env = make(terminate_on_success=False)
     env.reset(seed=0)

@@ -11,7 +11,7 @@ from referee.envs.franka.intervention import Intervention, make_arm
 from referee.episodes.recorder import Recorder
 from referee.episodes.store import EpisodeStore
 from referee.rl.rollout import Rollout
-from referee.robots.spacemouse import Motion, ScriptedInput
+from referee.robots.spacemouse import InputError, Motion, ScriptedInput
 from referee.robots.twin import Faults, Twin
 
 POLICY = np.array([[0.0, 1.0, 0.0, 0.0]], np.float32)
@@ -63,6 +63,19 @@ def test_rotation_goes_with_it_where_the_arm_rotates() -> None:
     env = make([], control_mode="ee_delta_rotation")
     motion = Motion(np.array([0.1, 0.2, 0.3]), np.array([0.4, 0.5, 0.6]), right=True)
     np.testing.assert_allclose(env.action_of(motion), [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1.0], rtol=1e-6)
+    env.close()
+
+
+def test_without_its_device_the_arm_holds() -> None:
+    def gone() -> Motion:
+        raise InputError("the SpaceMouse is gone (unplugged): plug it in again")
+
+    env = make_arm(config(obs_mode="state", scene="PickCube"), ScriptedInput(gone))
+    before = env.reset(seed=0)[0]["states"][0, 14:17]
+    for _ in range(5):
+        observation, *_, info = env.step(POLICY)
+        assert "the SpaceMouse is gone" in info["hold"][0] and info["_hold"][0] and "intervene_action" not in info
+    np.testing.assert_allclose(observation["states"][0, 14:17], before, atol=2e-3)
     env.close()
 
 

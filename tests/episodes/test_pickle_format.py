@@ -342,7 +342,9 @@ def test_transitions_of_other_names(tmp_path: Path) -> None:
     rows = transitions([2, 2], obs="observations", next="next_observations", action="actions")
     for index, row in enumerate(rows):
         row |= {"masks": 0.0 if index == 1 else 1.0, "rewards": -0.3, "infos": {"succeed": index == 1}}
+        row["infos"]["held"] = index == 2
     first, second = pickled.read(dump(tmp_path / "data.pkl", rows))
+    assert first.signals["held"].tolist() == [False] * 3 and second.signals["held"].tolist() == [False, True, False]
     assert first.terminated.tolist() == [False, True] and second.truncated.tolist() == [False, True]
     assert first.success is not None and first.success.tolist() == [False, False, True]
     assert second.success is not None and not second.success.any()

@@ -26,7 +26,7 @@ class World:
         rollout.rewards = np.zeros(shape, np.float32)
         rollout.terminated, rollout.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         rollout.success, rollout.versions = np.zeros(shape, bool), np.zeros(shape, np.int32)
-        rollout.intervened = np.zeros(shape, bool)
+        rollout.intervened, rollout.held = np.zeros(shape, bool), np.zeros(shape, bool)
         for t in range(steps):
             for i in range(self.num_envs):
                 before = self.now[i]

@@ -102,6 +102,7 @@ def test_another_model_pays_anew_for_all_that_is_remembered(every: bool) -> None
     for _ in range(6):
         rollout = world.rollout(4)
         rollout.success[:] = rollout.rewards % 2 == 0
+        rollout.held[:] = rollout.rewards % 5 == 0
         ends = rollout.terminated | rollout.truncated
         where = np.ones_like(ends) if every else ends
         rollout.env_rewards, rollout.judged = (
@@ -112,9 +113,11 @@ def test_another_model_pays_anew_for_all_that_is_remembered(every: bool) -> None
         memory.add(rollout)
     began: list[int] = []
 
-    def judge(images: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def judge(images: np.ndarray, starts: np.ndarray, held: np.ndarray) -> np.ndarray:
         began.append(int(starts.sum()))
-        return images[:, 0, 0, 0, 0].astype(np.float32)
+        shown = images[:, 0, 0, 0, 0].astype(np.float32)
+        assert (held == (shown % 5 == 0)).all()
+        return shown
 
     def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
         return 100 * env + model + 1000 * truth
@@ -158,7 +161,7 @@ def test_steps_of_paid_episodes_are_worth_imitating(anew: bool, capacity: int) -
         if anew:
             memory.good[:] = ~memory.good
             memory.rescore(
-                lambda images, _: images[:, 0, 0, 0, 0] % 3 == 0, lambda env, model, _: model, every=True, version=1
+                lambda images, *_: images[:, 0, 0, 0, 0] % 3 == 0, lambda env, model, _: model, every=True, version=1
             )
         for env in range(2):
             lived = {step[0]: step for step in world.lived[env]}

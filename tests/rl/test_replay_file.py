@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.rl.lived import FRAME, World, frames
 
+from referee.rl import replay_file
 from referee.rl.album import Album
 from referee.rl.replay import STEP, Replay
 from referee.rl.replay_file import ReplayFiles
@@ -48,6 +50,19 @@ def test_what_was_saved_piece_by_piece_is_the_same_again(tmp_path: Path, times: 
     assert ReplayFiles(tmp_path).restore(again, marks) == replay.steps
     same(replay, again)
     assert len(list(tmp_path.iterdir())) <= 8  # what was overwritten is not kept for ever
+
+
+def test_files_of_before_holds_were_kept_are_read(tmp_path: Path) -> None:
+    world, replay, kept = World(2, 5), make(), ReplayFiles(tmp_path)
+    live(world, replay, 2)
+    marks = kept.save(replay)
+    (path,) = tmp_path.iterdir()
+    arrays = load_file(path)
+    del arrays["held"]
+    save_file(arrays, path, metadata={"sha256": replay_file._digest(arrays)})
+    again = make()
+    assert ReplayFiles(tmp_path).load(again, marks) == replay.steps
+    same(replay, again)
 
 
 def test_what_came_after_a_checkpoint_is_forgotten(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """RealSense through its software device, the SpaceMouse through its own decoder, and the self-tests of all devices."""
 
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from referee.robots.cameras import CameraError, RealSense, square
+from referee.robots import cameras
+from referee.robots.cameras import CameraError, RealSense, open_realsense, square
 from referee.robots.check import ASKED, check_arm, check_camera, check_spacemouse
 from referee.robots.clock import SimulatedClock, WallClock
-from referee.robots.spacemouse import Motion, ScriptedInput, SpaceMouse
+from referee.robots.spacemouse import InputError, Motion, ScriptedInput, SpaceMouse
 from referee.robots.twin import Faults, Twin
 from referee.sim.scene import Scene
 
@@ -63,6 +65,63 @@ def test_a_realsense_gives_dated_numbered_frames() -> None:
     sensor.close()
 
 
+class FakeRealSense(SimpleNamespace):
+    """pyrealsense2 with two cameras; `starts` says what happens when one is started."""
+
+    def __init__(self, starts: Any = None) -> None:
+        self.enabled: list[str] = []
+        self.stopped = 0
+        self.camera_info = SimpleNamespace(serial_number="serial")
+        self.stream, self.format = SimpleNamespace(color="color"), SimpleNamespace(rgb8="rgb8")
+        devices = [SimpleNamespace(get_info=lambda _, serial=serial: serial) for serial in ("111", "222")]
+        self.context = lambda: SimpleNamespace(query_devices=lambda: devices)
+        self.config = lambda: SimpleNamespace(
+            enable_device=self.enabled.append, enable_stream=lambda *how: self.enabled.append(how)
+        )
+        self.pipeline = lambda: SimpleNamespace(start=starts or self.give, stop=self.stop)
+
+    def give(self, config: Any, take: Any) -> None:
+        pixels = np.full((480, 640, 3), 7, np.uint8)
+        take(SimpleNamespace(is_frameset=lambda: False, get_data=lambda: pixels, get_frame_number=lambda: 1))
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def with_realsense(monkeypatch: pytest.MonkeyPatch, starts: Any = None) -> FakeRealSense:
+    fake = FakeRealSense(starts)
+    monkeypatch.setitem(sys.modules, "pyrealsense2", fake)
+    return fake
+
+
+def test_a_realsense_is_opened_by_its_serial_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = with_realsense(monkeypatch)
+    camera = open_realsense("wrist", "222", 12, SimulatedClock())
+    assert fake.enabled == ["222", ("color", 640, 480, "rgb8", 30)]
+    assert camera.frame().number == 1 and camera.frame().image.shape == (12, 12, 3)
+    camera.close()
+    assert fake.stopped == 1
+    with pytest.raises(CameraError, match=r"camera front \(serial 333\) is not there, plugged in are 111, 222: check"):
+        open_realsense("front", "333", 12, SimulatedClock())
+
+
+def test_a_realsense_that_does_not_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(config: Any, take: Any) -> None:
+        raise RuntimeError("Device or resource busy")
+
+    with_realsense(monkeypatch, busy)
+    with pytest.raises(CameraError, match=r"does not start \(Device or resource busy\): is another program using it"):
+        open_realsense("wrist", "111", 12, SimulatedClock())
+
+
+def test_a_realsense_that_streams_nothing_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = with_realsense(monkeypatch, lambda config, take: None)
+    monkeypatch.setattr(cameras.time, "sleep", lambda seconds: None)
+    with pytest.raises(CameraError, match="streams nothing: plug it into a USB 3 port"):
+        open_realsense("wrist", "111", 12, SimulatedClock())
+    assert fake.stopped == 1
+
+
 class FakeHid:
     """What easyhid gives pyspacemouse: reports that wait, then nothing."""
 
@@ -84,6 +143,71 @@ def test_a_spacemouse_is_read_to_its_newest_report() -> None:
     assert motion.rotation.tolist() == [0.0, 0.0, 1.0]
     assert motion.left and not motion.right and motion.active
     assert not Motion().active
+
+
+class Puck:
+    """pyspacemouse's device, as pushed as one likes: a new report per read while it `speaks`."""
+
+    def __init__(self) -> None:
+        self.speaks = True
+        self.state = SimpleNamespace(x=1.0, y=0.0, z=0.0, roll=0.0, pitch=0.0, yaw=0.0, buttons=[0, 0], t=0.0)
+        self.waiting = 1
+
+    def read(self) -> SimpleNamespace:
+        if self.waiting:
+            self.waiting -= 1
+            self.state.t += 0.01
+        return self.state
+
+    def close(self) -> None: ...
+
+
+def test_a_puck_that_falls_silent_is_at_rest(caplog: pytest.LogCaptureFixture) -> None:
+    """Pushed, a SpaceMouse reports all the time: silence means that nobody knows what is wanted."""
+    puck, clock = Puck(), SimulatedClock()
+    mouse, moved = SpaceMouse(puck, clock), []
+    for step in range(20):
+        puck.waiting = 1 if step < 3 or step >= 15 else 0
+        moved.append(mouse.read().active)
+        clock.sleep(0.1)
+    assert moved == [True] * 6 + [False] * 9 + [True] * 5
+    assert [record.message.split(" for")[0] for record in caplog.records] == ["the SpaceMouse has said nothing"]
+
+
+def test_what_was_pushed_while_nobody_read_moves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The driver keeps the oldest reports: after a way back to the start, they are of long ago."""
+    puck, clock = Puck(), SimulatedClock()
+    mouse = SpaceMouse(puck, clock)
+    assert mouse.read().active
+    clock.sleep(5)
+    puck.waiting = 60
+    assert not mouse.read().active
+    clock.sleep(0.1)
+    assert not mouse.read().active
+    puck.waiting = 1
+    assert mouse.read().active  # a report of now
+
+
+def test_a_spacemouse_that_is_pulled_out_is_found_again() -> None:
+    def pulled() -> None:
+        raise OSError("read error")
+
+    clock, there = SimulatedClock(), [False]
+
+    def look() -> Puck:
+        if not there[0]:
+            raise InputError("no SpaceMouse can be opened")
+        return Puck()
+
+    mouse = SpaceMouse(SimpleNamespace(read=pulled, close=lambda: None), clock, reopen=look)
+    for _ in range(15):
+        with pytest.raises(InputError):
+            mouse.read()
+        clock.sleep(0.1)
+    there[0] = True
+    clock.sleep(1.0)
+    assert mouse.read().active
+    mouse.close()
 
 
 def test_pyspacemouse_speaks_in_the_frame_of_the_base() -> None:

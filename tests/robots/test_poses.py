@@ -57,6 +57,7 @@ def test_moved_and_apart() -> None:
     ("values", "said"),
     [
         ([500, 0, 100, -3.14, 0, 0], "millimetres"),
+        ([50, 0, 10, -3.14, 0, 0], "is not in metres: .* centimetres by 100"),
         ([0.5, 0, 0.1, -180, 0, 0], "degrees"),
         ([0.5, 0, 0.1, 1, 0, 0, 0], "7 numbers"),
         ([0.5, 0, 0.1, 0.6, 0.8, 0.0], "quaternion"),

@@ -9,9 +9,17 @@ import pytest
 
 from referee.cli import main
 from referee.config import FrankaEnvConfig, RobotConfig, load
+from referee.envs.franka import setup
 from referee.envs.franka.env import FrankaVectorEnv
 from referee.episodes.store import EpisodeStore
+from referee.errors import MissingDependency
+from referee.robots.cameras import CameraError
+from referee.robots.clock import SimulatedClock
+from referee.robots.spacemouse import Motion, ScriptedInput
+from referee.robots.twin import Twin, TwinCamera
+from referee.runners import robot_check
 from referee.runners.environments import stand_in
+from referee.sim.scene import Scene
 
 PRESET = "realworld_peginsertion_rlpd_cnn_async"
 TWIN = ["robot.driver=twin", "robot.realtime=false"]
@@ -33,6 +41,61 @@ def test_the_check_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     assert "200 ms" in said and "real-time kernel" in said
     assert main(["robot", "check", "panda_expert"]) == 2
     assert "this preset has no arm" in capsys.readouterr().err
+
+
+REAL = ["robot.robot_ip=1.2.3.4", 'env.train.camera_serials=["11","22"]', f"env.train.target_ee_pose={TARGET}"]
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A real arm, and RealSense cameras by serial number; those in the dict cannot be opened, for that reason."""
+    twin, missing = Twin(Scene(), SimulatedClock(), cameras=("wrist", "front")), dict[str, str]()
+
+    def camera(name: str, serial: str, pixels: int, clock: object) -> TwinCamera:
+        if serial in missing:
+            raise CameraError(f"camera {name} (serial {serial}) {missing[serial]}: check its USB 3 cable")
+        return twin.cameras[int(serial) // 11 - 1]
+
+    def franky(ip: str, clock: object, **options: object) -> Twin:
+        if "arm" in missing:
+            raise MissingDependency(f"franky cannot be imported ({missing['arm']}): pip install it")
+        return twin
+
+    monkeypatch.setattr("referee.robots.franky.Franky", franky)
+    monkeypatch.setattr(setup, "open_realsense", camera)
+    monkeypatch.setattr(setup, "WallClock", lambda: twin.clock)
+    monkeypatch.setattr(robot_check, "WallClock", lambda: twin.clock)
+    return missing
+
+
+def test_the_check_tells_the_pose_that_it_asks_for(lab: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["robot", "check", PRESET, *REAL[:2]]) == 2
+    said = capsys.readouterr().out
+    assert "✗ configuration    target_ee_pose is not set" in said and "✓ arm" in said
+    assert "✓ pose             [0.4800, 0.0000, 0.2000, 3.1416" in said and said.count("new frames") == 2
+
+
+def test_each_device_is_checked_whatever_is_wrong_with_the_others(
+    lab: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab["11"] = "is not there, none is plugged in"
+    assert main(["robot", "check", PRESET, *REAL]) == 2
+    said = capsys.readouterr().out
+    assert "✗ camera wrist     camera wrist (serial 11) is not there" in said
+    assert "✓ workspace" in said and "✓ arm" in said and "✓ camera front" in said
+    lab["arm"] = "no module"
+    assert main(["robot", "check", PRESET, *REAL]) == 2
+    said = capsys.readouterr().out
+    assert "✗ arm              franky cannot be imported (no module)" in said and "✓ camera front" in said
+
+
+def test_a_person_is_told_when_to_move_the_puck(
+    lab: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robot_check, "open_spacemouse", lambda clock: ScriptedInput([Motion(left=True)]))
+    assert main(["robot", "check", PRESET, *REAL, "env.train.use_spacemouse=true"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("move the puck now, within 10 s") < said.index("✓ SpaceMouse")
 
 
 def test_a_twin_stands_in_where_the_arm_is_in_use(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from referee.rl.policy import PolicySpec
 from referee.rl.replay import STEP
 from referee.rl.squashed import SquashedPolicy
 from referee.runners.background import BackgroundTraining
-from referee.runners.collector import Weights
+from referee.runners.collector import Weights, Wishes
 from referee.runners.train_policy import check
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,19 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
         assert again.steps > run.steps
     finally:
         again.close()
+
+
+def test_nobody_acts_beyond_the_last_step(tmp_path: Path) -> None:
+    """However slow the learner is: what is made is bounded, and all of it is learned from."""
+    run = training(tmp_path, "runner.max_steps=70", "runner.background.max_lag=10000")
+    try:
+        while not run.finished():
+            run.iterate()
+            time.sleep(1.0)  # the environments could make thousands of steps meanwhile
+        run.save()
+        assert run.steps == 80  # five rollouts of 16 steps
+    finally:
+        run.close()
 
 
 def test_it_saves_also_while_what_was_made_has_no_room(tmp_path: Path) -> None:
@@ -150,7 +163,18 @@ def test_weights_arrive_whole() -> None:
     assert np.array_equal(ours.act(states), theirs.act(states))
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_learner_that_dies_is_noticed_at_its_end_of_the_line() -> None:
+    """The line breaks before the system says that the parent is gone; who acts must not wait for either."""
+    ours, theirs = multiprocessing.Pipe()
+    wishes = Wishes(theirs)
+    ours.send("state")
+    ours.close()
+    wishes.listen()
+    assert wishes.stop and wishes.gone and wishes.take() == ["state"]
+    wishes.listen()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_process(tmp_path: Path, how: signal.Signals) -> None:
     lines = [*SMALL, *BACKGROUND, f"runner.logger.log_path={tmp_path / 'run'}", "runner.max_steps=10000000",
              "runner.save_interval=5"]  # fmt: skip
@@ -168,7 +192,7 @@ def test_a_run_that_is_stopped_leaves_no_process(tmp_path: Path, how: signal.Sig
     while time.monotonic() < end and any(_acts(pid) for pid in children):
         time.sleep(0.2)
     assert not any(_acts(pid) for pid in children)
-    if how == signal.SIGINT:
+    if how != signal.SIGKILL:
         assert "go on with runner.resume_dir=" in said and process.returncode != 0
 
 

@@ -132,6 +132,24 @@ def test_labels_of_one_kind_make_no_dataset_but_are_kept(tmp_path: Path) -> None
     assert RewardBinaryDataset(tmp_path / "train.pt").metadata["num_success_frames"] == 12
 
 
+def test_after_a_split_that_failed_a_resumed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There are frames enough from its first step on; it ends when they also make a dataset."""
+    enough = ["runner.num_success_frames=2", "runner.num_fail_frames=2", "runner.val_split=0.4"]
+    with pytest.raises(RefereeError, match=r"no stretch .* give another runner.val_split, runner.num_success_frames"):
+        run_labels(tmp_path, ["a", "a", "c", "c"], *enough)
+    on = [*enough, f"runner.resume_dir={tmp_path}"]
+    with pytest.raises(RefereeError, match="no dataset was made"):
+        run_labels(tmp_path, ["", "", "q"], *on)
+    assert "no dataset can be made of them yet: go on, q stops" in capsys.readouterr().out
+    run_labels(tmp_path, ["a", "a", "c", "c", "r", *[""] * 50], *on, "runner.labelling.reaction_seconds=0.05")
+    said = capsys.readouterr().out
+    assert "there are enough frames of both kinds" in said and "labels moved 0.05 s earlier" in said
+    assert (tmp_path / "train.pt").exists()
+    steps = sum(row.steps for row in EpisodeStore(tmp_path / "recording").rows.values())
+    run_labels(tmp_path, [""] * 9, *on)  # a dataset can be made already: the arm does not move
+    assert sum(row.steps for row in EpisodeStore(tmp_path / "recording").rows.values()) == steps < 20
+
+
 def test_what_a_kill_left_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A journal with words about its frames, as a killed run leaves it."""
     store = EpisodeStore(tmp_path / "recording")
@@ -239,3 +257,17 @@ def _yaml(folder: Path) -> Path:
     path = folder / "arm.yaml"
     path.write_text("runner:\n  recipe: collect_labels\nenv:\n  eval:\n    env_type: franka\n")
     return path
+
+
+def test_keys_lead_the_arm_and_label_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["robot.driver=twin", "robot.realtime=false", "env.eval.teleoperator=keyboard", "runner.max_steps=30",
+             f"runner.logger.log_path={tmp_path}", "runner.val_split=0.4"]  # fmt: skip
+    presses = [*["ia"] * 5, *["jc"] * 5, *["m"] * 6, *["ka"] * 5, *["lc"] * 5, "q"]
+    read = [[], *(each for press in presses for each in (list(press), []))]  # by the hand, then by whoever labels
+    collect_labels(load("realworld_collect_dataset", lines), keys=ScriptedKeys(read))
+    [episode] = EpisodeStore(tmp_path / "recording")
+    moved = np.sign(episode.actions[:, :3]).astype(int).tolist()
+    assert [1, 0, 0] in moved and [0, 1, 0] in moved and [0, 0, -1] in moved and [-1, 0, 0] in moved
+    assert episode.signals["intervened"][2:-1].all()
+    assert RewardBinaryDataset(tmp_path / "train.pt").metadata["num_success_frames"] == 10
+    assert "Steering: i/k forward, back" in capsys.readouterr().out

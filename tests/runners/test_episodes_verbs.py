@@ -145,6 +145,10 @@ def test_data_of_an_arm_is_processed_beside_it(recorded: Path, tmp_path: Path) -
     script = ROOT / "examples" / "embodiment" / "process_realworld_data.py"
     subprocess.run([sys.executable, script, tmp_path / "data.pkl"], check=True, capture_output=True)
     assert len(list(read_any(tmp_path / "collected_data"))) == 24
+    again = subprocess.run([sys.executable, script, tmp_path / "data.pkl"], capture_output=True, text=True)
+    assert again.returncode == 2 and f"rm -r {tmp_path / 'collected_data'}" in again.stderr
+    subprocess.run([sys.executable, script, tmp_path / "data.pkl", tmp_path / "other"], check=True, capture_output=True)
+    assert len(list(read_any(tmp_path / "other"))) == 24
 
 
 def test_training_records_on_both_sides(tmp_path: Path) -> None:

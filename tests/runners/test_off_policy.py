@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from referee.cli import main
 from referee.config import load
 from referee.envs.panda.env import PandaVectorEnv
 from referee.episodes import EpisodeStore
@@ -287,3 +289,10 @@ def test_pictures_of_a_step_cost_what_one_frame_costs(tmp_path: Path) -> None:
     numbers = sum(column.nbytes for column in replay.columns().values()) / replay.kind.size
     frame = replay.album.frame_bytes
     assert (frames * frame / replay.steps + numbers) / frame < 1.1
+
+
+def test_where_nothing_was_evaluated_nothing_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [*SMALL, "runner.eval_episodes=0", "runner.max_steps=16", f"runner.logger.log_path={tmp_path / 'run'}"]
+    assert main(["run", "panda_sac_mlp", *lines]) == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["best"] is None
+    assert "best" not in capsys.readouterr().out

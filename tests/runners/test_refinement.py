@@ -19,7 +19,7 @@ from referee.models import Artifact, Calibration
 from referee.refine.retrain import Compared
 from referee.rewards.guards import weakness
 from referee.runners import run as run_recipe
-from referee.runners.environments import make_reward
+from referee.runners.environments import make_reward, make_watcher
 from referee.runners.training import Training
 
 SMALL = [
@@ -220,6 +220,9 @@ def test_terminal_is_held_over_per_step_when_the_audit_is_weak(
     assert run.reward is not None
     assert run.reward.options.reward_mode == ("terminal" if hold else "per_step")
     assert "judged" in caplog.text
+    caplog.clear()
+    make_watcher(run.config.reward, run.env.env, 12)
+    assert not caplog.text  # who only draws says nothing: whoever judges has said it
     strong = Artifact.load(model)
     strong.recalibrate(replace(strong.calibration, target_episode_fpr=0.01, measured=STRONG))
     caplog.clear()

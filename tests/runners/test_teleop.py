@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def test_each_step_is_judged_and_shown(tmp_path: Path, refinable: Path, capsys: 
         frames = {name: episode.observations[name][1:] for name in ("main_images", "extra_view_images")}
         verdict = manager.judge(frames, cameras=("front", "side"))
         np.testing.assert_allclose(part, verdict.probability, atol=1e-4)  # the very frames that were recorded
+    assert lines.count("the episode is over: the arm went back to its start") == 2
+    assert lines[-1] == f"recorded in {tmp_path / 'collected_data'}"
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["steps"] == 12 and result["recorded_episodes"] == 3 and result["late"] == 0
 
@@ -138,6 +141,16 @@ def test_the_arm_holds_while_a_verdict_is_missing(
 def test_bad_input_is_one_line(tmp_path: Path, refinable: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(RefereeError, match=message):
         go(tmp_path, refinable, "runner.max_steps=1", *overrides)
+
+
+def test_a_viewer_that_is_not_there_ends_nothing(
+    tmp_path: Path, refinable: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as nobody:  # a port on which nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        where = f"rerun+http://127.0.0.1:{nobody.getsockname()[1]}/proxy"
+        go(tmp_path, refinable, "runner.max_steps=3", f"runner.live_view={where}", "reward.late_seconds=20")
+    assert "3 steps" in capsys.readouterr().out and "going on without it" in caplog.text
 
 
 def test_a_live_view_can_be_kept(tmp_path: Path, refinable: Path) -> None:

@@ -89,8 +89,8 @@ class FrankaEnvConfig:
     image_size: int = key(64, "width and height of images in pixels", choices=(64, 128, 224))
     use_spacemouse: bool = key(False, "a SpaceMouse overrides whoever acts")
     teleoperator: str | None = key(
-        None, "whose hand is on it; null = a person's at an arm, the scripted expert's at a twin",
-        choices=("person", "expert"), only_if="use_spacemouse",
+        None, "whose hand is on it (keyboard: keys of the terminal instead); null = a person's, the expert's at a twin",
+        choices=("person", "keyboard", "expert"), only_if="use_spacemouse",
     )  # fmt: skip
     intervention_seconds: float = key(
         0.5, "how long a touch of the SpaceMouse overrides", low=0.05, only_if="use_spacemouse"

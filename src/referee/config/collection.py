@@ -19,7 +19,9 @@ class DataCollectionConfig:
         choices=("native", "pickle", "pickle_frames", "npy", "lerobot"),
         only_if="enabled",
     )
-    only_success: bool = key(False, "keep only episodes with a success", only_if="enabled")
+    only_success: bool = key(
+        False, "keep only episodes with a success", only_if="enabled or runner.recipe=collect_data"
+    )
     target_success: int | None = key(
         None, "stop keeping successful episodes at this number; null = never", low=0, only_if="enabled"
     )

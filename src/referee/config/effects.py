@@ -34,11 +34,14 @@ def without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
 
 
 def _meant(leaf: Leaf, spec: Spec) -> bool:
-    """Whether the key was set on purpose; a file that spells out a default, as a saved one does, is not."""
+    """Whether the key was set on purpose; a file that spells out a default, as a saved one does, is not.
+
+    Nor is a null that takes away what a file had set: nobody misses its effect.
+    """
     if spec.key.tag or not leaf.origin.explicit:
         return False
     default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
-    return leaf.origin.kind == "command line" or leaf.value != default
+    return leaf.value != default or (leaf.origin.kind == "command line" and default is not None)
 
 
 def _is_read(path: Path, recipe: Recipe) -> bool:
@@ -87,10 +90,21 @@ def _holds(key: Path, wanted: str, leaves: Leaves) -> bool:
 
 
 def _acts_with(options: list[tuple[Path, str]], leaves: Leaves) -> str:
-    if len(options) > 1:
+    sections = {key[:-1] for key, _ in options}
+    if len(options) > 1 and len(sections) == 1 and not any(wanted for _, wanted in options):
         section = dotted(options[0][0][:-1])
         return f"it acts only with one of {section}.{{{', '.join(key[-1] for key, _ in options)}}} on"
-    key, wanted = options[0]
-    now = shown(leaves[key].value).strip('"') if key in leaves else "null"
-    wanted = wanted or ("true" if now in ("true", "false") else "on")
-    return f"it acts only with {dotted(key)}={wanted}, which is {now} here"
+    values: dict[Path, list[str]] = {}
+    for key, wanted in options:
+        values.setdefault(key, []).append(wanted or ("true" if _now(key, leaves) in ("true", "false") else "on"))
+    said = " or ".join(f"{dotted(key)}={_either(wanted)}" for key, wanted in values.items())
+    return f"it acts only with {said}" + (f", which is {_now(options[0][0], leaves)} here" if len(values) == 1 else "")
+
+
+def _now(key: Path, leaves: Leaves) -> str:
+    return shown(leaves[key].value).strip('"') if key in leaves else "null"
+
+
+def _either(values: list[str]) -> str:
+    """`a, b or c`"""
+    return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))

@@ -18,7 +18,7 @@ from referee.datasets.split import GAP, Piece, Split, frame_hashes, order_key, s
 from referee.episodes import Episode, EpisodeStore
 from referee.errors import RefereeError
 from referee.labels import sanity
-from referee.labels.log import FAILURE, SUCCESS, UNKNOWN, LabelLog
+from referee.labels.log import FAILURE, SUCCESS, UNKNOWN, LabelLog, held_frames
 
 _log = logging.getLogger(__name__)
 
@@ -71,11 +71,14 @@ class FramesSummary:
     """Frames before sampling, as those below."""
     fail: int
     unlabelled: int
+    held: int
+    """Of the unlabelled ones: taken while an arm held, so that nobody knows what they show."""
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
+        held = f" ({self.held} of them left out because the arm held, and they may be old)" if self.held else ""
         lines = [
-            f"{self.success} success, {self.fail} fail and {self.unlabelled} unlabelled frames",
+            f"{self.success} success, {self.fail} fail and {self.unlabelled} unlabelled frames{held}",
             str(self.train),
             str(self.val),
         ]
@@ -103,11 +106,12 @@ def build_frames(
         labels = labels or LabelLog.of(source)
         name = name or str(source.root)
     with rereadable(source, folder) as episodes:
-        whole, summaries, counts = [], [], np.zeros(3, int)
+        whole, summaries, counts, held = [], [], np.zeros(3, int), 0
         for episode in episodes():
             found = resolve(episode, labels)
             summaries.append(sanity.Summary.of(episode, found))
             counts += [(found == value).sum() for value in (SUCCESS, FAILURE, UNKNOWN)]
+            held += int((held_frames(episode) & (found == UNKNOWN)).sum())
             hashes = frame_hashes(episode.view(options.cameras[0]))
             whole.append(Piece(episode.meta.id, _sampled(found, options.num_samples_per_episode), hashes))
         if not whole:
@@ -120,7 +124,7 @@ def build_frames(
         sides = replace(sides, train=_with_fewer_failures(sides.train, options.fail_success_ratio, options.seed))
         metadata = _metadata(name, options, counts, sides)
         train, val = _write(episodes(), folder, sides, options.cameras, metadata)
-    return FramesSummary(train, val, int(counts[0]), int(counts[1]), int(counts[2]), tuple(suspicions))
+    return FramesSummary(train, val, int(counts[0]), int(counts[1]), int(counts[2]), held, tuple(suspicions))
 
 
 def _sampled(labels: np.ndarray, wanted: int) -> np.ndarray:

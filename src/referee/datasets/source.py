@@ -14,7 +14,7 @@ from referee.episodes import Episode, EpisodeStore
 from referee.episodes.formats.detect import read_any
 from referee.episodes.store import EPISODES
 from referee.errors import RefereeError
-from referee.labels.log import UNKNOWN, LabelLog
+from referee.labels.log import LabelLog, recorded
 
 
 def open_source(path: Path) -> EpisodeStore | Reread:
@@ -38,11 +38,7 @@ class Reread:
 
 def resolve(episode: Episode, labels: LabelLog | None) -> np.ndarray:
     """int8[T+1]: 1 success, 0 failure, -1 unknown; without a log, what was recorded."""
-    if labels is not None:
-        return labels.resolve(episode)
-    if episode.success is None:
-        return np.full(episode.states_count, UNKNOWN, np.int8)
-    return episode.success.astype(np.int8)
+    return recorded(episode) if labels is None else labels.resolve(episode)
 
 
 @contextlib.contextmanager

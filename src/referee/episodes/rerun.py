@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -15,6 +18,11 @@ from referee.episodes.optional import require
 
 TIMELINE = "frame"
 JPEG_QUALITY = 90
+PORT = 9876
+"""Of a viewer, where its address says none."""
+REACH, FLUSH = 2.0, 10.0
+"""Seconds in which a viewer must take a connection, and at the end all that it was sent."""
+_log = logging.getLogger(__name__)
 
 
 def save_recording(path: Path, episodes: Iterable[Episode]) -> None:
@@ -33,7 +41,7 @@ def save_recording(path: Path, episodes: Iterable[Episode]) -> None:
                 stream.save(str(temporary))
                 stream.send_recording_name(path.stem)
                 for number, episode in enumerate(episodes):
-                    _log(rerun, stream, f"{number:04d}", episode)
+                    _write(rerun, stream, f"{number:04d}", episode)
                 stream.flush()
             finally:
                 stream.disconnect()
@@ -50,12 +58,31 @@ class LiveView:
     @classmethod
     @contextlib.contextmanager
     def open(cls, where: str | None) -> Iterator[LiveView]:
-        """where: a `.rrd` file to fill, `spawn` to open a viewer here, or the address of one (`rerun+http://…`)."""
+        """where: a `.rrd` file to fill, `spawn` to open a viewer here, or the address of one (`rerun+http://…`).
+
+        An address at which nobody listens is warned of: an arm is led, whether somebody looks or not.
+        """
         if where is None:
             yield cls()
             return
         rerun = require("rerun", extra="rerun", what="a live view")
+        if "://" in where and (problem := _unreachable(where)):
+            _log.warning("runner.live_view=%s: %s; going on without it", where, problem)
+            yield cls()
+            return
         stream = rerun.RecordingStream("referee-teleop")
+        try:
+            cls._connect(stream, where)
+            yield cls(rerun, stream)
+            try:
+                stream.flush(timeout_sec=FLUSH)
+            except (OSError, RuntimeError) as error:
+                _log.warning("runner.live_view=%s: not all of it arrived (%s)", where, error)
+        finally:
+            stream.disconnect()
+
+    @staticmethod
+    def _connect(stream: Any, where: str) -> None:
         try:
             if where == "spawn":
                 stream.spawn()
@@ -66,12 +93,8 @@ class LiveView:
                 stream.connect_grpc(where)
             else:
                 raise EpisodeError(f"runner.live_view is {where!r}: give a .rrd file, spawn, or rerun+http://HOST:PORT")
-            yield cls(rerun, stream)
-            stream.flush()
         except (OSError, RuntimeError) as error:
             raise EpisodeError(f"runner.live_view={where}: {error}") from error
-        finally:
-            stream.disconnect()
 
     def show(
         self,
@@ -95,7 +118,17 @@ class LiveView:
         self._stream.log("success", self._rerun.Scalars(float(success)))
 
 
-def _log(rerun: Any, stream: Any, name: str, episode: Episode) -> None:
+def _unreachable(address: str) -> str | None:
+    """Why nobody can look at this address; None if somebody listens there."""
+    try:
+        parts = urlsplit(address)
+        with socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=REACH):
+            return None
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+def _write(rerun: Any, stream: Any, name: str, episode: Episode) -> None:
     meta = episode.meta
     about = f"{meta.id}\n{meta.description or meta.task}\n{meta.source}".strip()
     stream.log(name, rerun.TextDocument(about), static=True)

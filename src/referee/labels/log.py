@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from referee import files
-from referee.episodes.episode import Episode, EpisodeError
+from referee.episodes.episode import HELD, Episode, EpisodeError
 from referee.episodes.store import LABELS, EpisodeStore
 
 SUCCESS, FAILURE, UNKNOWN = 1, 0, -1
@@ -178,9 +178,7 @@ class LabelLog:
 
     def resolve(self, episode: Episode) -> np.ndarray:
         """int8[T+1]: 1 success, 0 failure, -1 unknown. The recorded truth first, then each word in its order."""
-        labels = np.full(episode.states_count, UNKNOWN, np.int8)
-        if episode.success is not None:
-            labels[:] = episode.success
+        labels = recorded(episode)
         if self._by_episode is None:
             self._by_episode = {}
             for word in self.standing():
@@ -303,6 +301,23 @@ def _plain(frames: Frames) -> Frames:
     if isinstance(frames, tuple):
         return tuple(int(end) if isinstance(end, np.integer) else end for end in frames)  # type: ignore[return-value]
     return int(frames) if isinstance(frames, np.integer) else frames
+
+
+def held_frames(episode: Episode) -> np.ndarray:
+    """bool[T+1]: states that an arm held in; their pictures may be old."""
+    held = episode.signals.get(HELD)
+    known = held is not None and held.dtype == bool and held.shape == (episode.states_count,)
+    return held if held is not None and known else np.zeros(episode.states_count, bool)
+
+
+def recorded(episode: Episode) -> np.ndarray:
+    """int8[T+1] of what was recorded: 1 success, 0 failure, -1 unknown, as it is of states that an arm held in.
+
+    There no success is paid, but the picture may be the old one of a success: nobody knows what it shows.
+    """
+    if episode.success is None:
+        return np.full(episode.states_count, UNKNOWN, np.int8)
+    return np.where(held_frames(episode), UNKNOWN, episode.success).astype(np.int8)
 
 
 def _are_frames(frames: Any) -> bool:

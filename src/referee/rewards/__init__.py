@@ -4,7 +4,7 @@ from referee.rewards.alarm import Alarm
 from referee.rewards.arithmetic import RewardOptions, combine, ends_episode, model_rewards
 from referee.rewards.gates import Gate
 from referee.rewards.manager import RewardManager
-from referee.rewards.score_rollout import FinalPictures, Scored, pay_steps, score_finals, score_steps
+from referee.rewards.score_rollout import FinalPictures, Scored, pay_steps, score_finals, score_steps, withheld
 from referee.rewards.truth import TruthBeside, paired_difference
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "pay_steps",
     "score_finals",
     "score_steps",
+    "withheld",
 ]

@@ -88,17 +88,34 @@ def _nobody(ids: np.ndarray) -> Mapping[str, np.ndarray]:
     raise RefereeError("these pictures were drawn elsewhere, and no more can be added")
 
 
-def score_finals(finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay) -> Scored:
+def withheld(verdict: Verdict, held: np.ndarray | None) -> Verdict:
+    """The verdict without a word on states that an arm held in, bool of its shape: such pictures may be old ones.
+
+    What is left there is that of a failure: score and probability 0, no success.
+    """
+    if held is None or not held.any():
+        return verdict
+    return Verdict(
+        np.where(held, np.float32(0), verdict.score),
+        None if verdict.probability is None else np.where(held, np.float32(0), verdict.probability),
+        None if verdict.success is None else verdict.success & ~held,
+    )
+
+
+def score_finals(
+    finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay, held: np.ndarray | None = None
+) -> Scored:
     """Terminal mode: the model's reward at the steps at which episodes ended, 0 at all others.
 
-    shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied.
+    shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied. held: bool[T,N],
+    where an arm held, see `withheld`.
     """
     rewards, judged = np.zeros(shape, np.float32), np.zeros(shape, bool)
     success, probability = np.zeros(shape, bool), np.full(shape, np.nan, np.float32)
     if not len(finals):
         return Scored(rewards, judged, success, probability)
     places = finals.places()
-    verdict = judge(finals.pictures())
+    verdict = withheld(judge(finals.pictures()), None if held is None else held[places])
     rewards[places] = pay(verdict)
     judged[places] = True
     if verdict.success is not None:
@@ -114,14 +131,16 @@ def score_finals(finals: FinalPictures, shape: tuple[int, int], *, judge: Judge,
 
 
 def score_steps(
-    observations: Mapping[str, np.ndarray], ended: np.ndarray, *, judge: Judge, pay: Pay, gate: Gate
-) -> Scored:
+    observations: Mapping[str, np.ndarray], ended: np.ndarray, *, judge: Judge, pay: Pay, gate: Gate,
+    held: np.ndarray | None = None,
+) -> Scored:  # fmt: skip
     """Per-step mode: the model's reward for the state that each step led to.
 
     observations: {name: [T,N,…]} of these states; where an episode ended, of its own last state, not of the next
         episode's first.
     ended: bool[T,N], where the step was the last of its episode.
     gate: of N environments; it remembers episodes that go on in the next rollout.
+    held: bool[T,N], where an arm held, see `withheld`; the gate never fires there.
     """
     ended = np.asarray(ended, bool)
     for name, images in observations.items():
@@ -130,20 +149,20 @@ def score_steps(
                 f"{name} are of {list(images.shape[:2])} steps and environments, not {list(ended.shape)}"
             )
     rows = {name: images.reshape(ended.size, *images.shape[2:]) for name, images in observations.items()}
-    return pay_steps(judge(rows), ended, pay=pay, gate=gate)
+    return pay_steps(judge(rows), ended, pay=pay, gate=gate, held=held)
 
 
-def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate) -> Scored:
+def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held: np.ndarray | None = None) -> Scored:
     """The same for states that were judged already: the verdict is that of T·N states, [T,N] or in one row."""
     shape = np.shape(ended)
-    score = np.reshape(verdict.score, shape)
-    probability = None if verdict.probability is None else np.reshape(verdict.probability, shape)
-    success = None
-    if verdict.success is not None:
+    parts = (None if each is None else np.reshape(each, shape)
+             for each in (verdict.score, verdict.probability, verdict.success))  # fmt: skip
+    found = withheld(Verdict(*parts), held)  # type: ignore[arg-type]
+    if found.success is not None:
         began = np.zeros(shape, bool)
         began[1:] = ended[:-1]
-        success = gate.steps(np.reshape(verdict.success, shape), began)
+        fires = gate.steps(found.success, began)
+        found = replace(found, success=fires if held is None else fires & ~held)
         if len(ended):
             gate.reset(ended[-1])
-    gated = replace(verdict, score=score, probability=probability, success=success)
-    return Scored(np.asarray(pay(gated), np.float32), np.ones(shape, bool), success, probability)
+    return Scored(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)

@@ -158,8 +158,9 @@ class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
         ruling = self._judge.rule(
-            np.array([env_reward], np.float64), _ALL, ended, lambda ids: self._pictures.now(_batched(observation), ids)
-        )
+            np.array([env_reward], np.float64), _ALL, ended, np.array([info.get("hold") is not None]),
+            lambda ids: self._pictures.now(_batched(observation), ids),
+        )  # fmt: skip
         terminated = bool(terminated or ruling.terminate[0])
         info = {**info, ENV_REWARD: float(env_reward)}
         if ruling.judged[0]:
@@ -221,7 +222,8 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
                 return self._pictures.now(observations, ids)
             return self._pictures.mixed(observations, info, ids, ended[ids])
 
-        ruling = self._judge.rule(env_rewards, ~fresh, ended, pictures)
+        held = np.broadcast_to(info.get("_hold", False), ended.shape)
+        ruling = self._judge.rule(env_rewards, ~fresh, ended, held, pictures)
         terminated |= ruling.terminate
         self._done = terminated | truncated
         self._judge.begin(self._done)
@@ -295,21 +297,27 @@ class _Judge:
         """New episodes: their gates start anew."""
         self._recent[rows] = False
 
-    def rule(self, env_rewards: np.ndarray, live: np.ndarray, ended: np.ndarray, pictures: See) -> _Ruling:
-        """What a step is worth where it was one (`live`); pictures are made only of states that count."""
+    def rule(
+        self, env_rewards: np.ndarray, live: np.ndarray, ended: np.ndarray, held: np.ndarray, pictures: See
+    ) -> _Ruling:
+        """What a step is worth where it was one (`live`); pictures are made only of states that count.
+
+        Where an arm `held`, what is seen may be old: that is no success, and the model is not asked.
+        """
         rules = self.rules
-        judged = live if rules.every_state else live & ended
+        due = live if rules.every_state else live & ended
+        judged = due & ~held
         probability = self._probability(judged, pictures)
         success = probability >= self.threshold  # never of NaN
         if rules.every_state:
-            self._recent[judged] = np.column_stack([self._recent[judged, 1:], success[judged]])
+            self._recent[due] = np.column_stack([self._recent[due, 1:], success[due]])
             success = judged & (self._recent.sum(axis=1) >= self.k)
         terminate = success & rules.terminate_on_success
         if rules.reward_type == "binary":
             worth = np.where(success, rules.success_reward, rules.fail_reward)
         else:
             worth = np.where(probability >= self.threshold, probability, 0.0)
-        paid = judged & (ended | terminate) if rules.mode == "terminal" else judged
+        paid = due & (ended | terminate) if rules.mode == "terminal" else due
         reward = np.where(paid, rules.reward_weight * worth, 0.0)
         if rules.env_reward_weight:  # else not even NaN comes through
             reward = reward + rules.env_reward_weight * env_rewards

@@ -19,12 +19,12 @@ from referee.rl.album import Album
 from referee.rl.policy import Tensors
 from referee.rl.rollout import Rollout
 
-Judge = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Frames uint8[n,V,H,W,3] in the order in which they were lived, and bool[n], where an episode begins among them →
-what the model pays, f32[n]."""
+Judge = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Frames uint8[n,V,H,W,3] in the order in which they were lived, bool[n], where an episode begins among them, and
+bool[n], where an arm held in them → what the model pays, f32[n]."""
 Mix = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """The environment's rewards, the model's, and where the truth is a judged success → what is paid, f32[n]."""
-COLUMNS = ("kind", "states", "actions", "rewards", "env_rewards", "terminated", "truth", "version", "picture")
+COLUMNS = ("kind", "states", "actions", "rewards", "env_rewards", "terminated", "truth", "held", "version", "picture")
 EMPTY, STEP, END, CUT = 0, 1, 2, 3
 """What a slot is: nothing; a state with a step; an episode's last state; a state after which nothing is known (yet)."""
 
@@ -100,6 +100,8 @@ class Replay:
         self.terminated = np.zeros(shape, bool)
         self.truth = np.zeros(shape, bool)
         """Whether the step led to a true success: for a bonus that is asked for, and for logs."""
+        self.held = np.zeros(shape, bool)
+        """Whether an arm held in the step, so that what was seen may be old."""
         self.version = np.zeros(shape, np.int32)
         """Of the reward model that paid for the step."""
         self.good = np.zeros(shape, bool)
@@ -149,7 +151,7 @@ class Replay:
         for t in range(rollout.steps):
             self._step(
                 everyone, rollout.actions[t], rollout.rewards[t], own[t], rollout.terminated[t],
-                rollout.success[t], rollout.versions[t],
+                rollout.success[t], rollout.held[t], rollout.versions[t],
             )  # fmt: skip
             done = np.flatnonzero(ended[t])
             if len(done):
@@ -177,17 +179,20 @@ class Replay:
         env_rewards: np.ndarray | None = None,
         frames: Mapping[int, np.ndarray] | None = None,
         success: np.ndarray | None = None,
+        held: np.ndarray | None = None,
         versions: np.ndarray | None = None,
         whole: bool = True,
     ) -> None:
         """Remember a demonstration in the first row: T+1 observations, T actions, rewards and ends.
 
         frames: uint8[V,H,W,3] to be judged, by the number of the state. success: bool[T], the truth about the states
-        that steps led to. whole: whether the episode ended; else it goes on, but nobody knows how.
+        that steps led to. held: bool[T], where an arm held in them. whole: whether the episode ended; else it goes on,
+        but nobody knows how.
         """
         row, steps = np.zeros(1, np.int64), len(actions)
         own = rewards if env_rewards is None else env_rewards
         true = np.zeros(steps, bool) if success is None else success
+        still = np.zeros(steps, bool) if held is None else held
         paid_by = np.zeros(steps, np.int32) if versions is None else versions
         for t in range(steps + 1):
             last = END if whole and t == steps else CUT
@@ -195,7 +200,7 @@ class Replay:
             if frames is not None and t in frames and not self.seen:
                 self._attach(row, self._at(row), frames[t][None])
             if t < steps:
-                self._step(row, actions[t], rewards[t], own[t], terminated[t], true[t], paid_by[t])
+                self._step(row, actions[t], rewards[t], own[t], terminated[t], true[t], still[t], paid_by[t])
         self.count[0] += 1
 
     def add_stretches(self, rollout: Rollout) -> None:
@@ -225,8 +230,8 @@ class Replay:
             frames = {int(t - first + 1): judged.frames[judged.numbers[t, env]] for t in places}
         self.add_episode(
             states, rollout.actions[steps, env], rollout.rewards[steps, env], rollout.terminated[steps, env],
-            env_rewards=own[steps, env], success=rollout.success[steps, env], versions=rollout.versions[steps, env],
-            frames=frames, whole=whole,
+            env_rewards=own[steps, env], success=rollout.success[steps, env], held=rollout.held[steps, env],
+            versions=rollout.versions[steps, env], frames=frames, whole=whole,
         )  # fmt: skip
 
     def _at(self, envs: np.ndarray) -> np.ndarray:
@@ -250,13 +255,14 @@ class Replay:
         env_rewards: np.ndarray | float,
         terminated: np.ndarray | bool,
         truth: np.ndarray | bool,
+        held: np.ndarray | bool,
         versions: np.ndarray | int,
     ) -> None:
         """An action from the present slots on, which are finished by it."""
         at = self._at(envs)
         self.actions[envs, at], self.rewards[envs, at] = actions, rewards
         self.env_rewards[envs, at], self.terminated[envs, at] = env_rewards, terminated
-        self.truth[envs, at], self.version[envs, at] = truth, versions
+        self.truth[envs, at], self.held[envs, at], self.version[envs, at] = truth, held, versions
         self.kind[envs, at] = STEP
         self.good[envs, at] = self.shown
         self.steps += len(envs)
@@ -366,7 +372,9 @@ class Replay:
                 began[1:] = ends[:-1] | (np.diff(steps) % self.length != 1)
             model = np.zeros(len(steps), np.float32)
             if judged.any():
-                model[judged] = judge(self.album.take(self.picture[row, after[judged]]), began[judged])
+                model[judged] = judge(
+                    self.album.take(self.picture[row, after[judged]]), began[judged], self.held[row, steps[judged]]
+                )
             self.rewards[row, steps] = mix(self.env_rewards[row, steps], model, self.truth[row, steps] & judged)
             self.version[row, steps] = version
             total += int(judged.sum())

@@ -98,6 +98,7 @@ class ReplayFiles:
                 told = (file.metadata() or {}).get("sha256")
             if told != _digest(arrays):
                 raise ValueError("its checksum is wrong")
+            arrays.setdefault("held", np.zeros(len(arrays["row"]), bool))  # files of before it was kept
             columns = replay.columns()
             for name, column in columns.items():
                 if arrays[name].shape[1:] != column.shape[2:] or arrays[name].dtype != column.dtype:

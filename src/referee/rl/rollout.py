@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -50,6 +50,12 @@ class Final:
     observation: Observation
 
 
+def held_in(info: Mapping[str, Any]) -> np.ndarray | bool:
+    """Which arms held in the step that this is the info of, bool[N], or False for none."""
+    held: np.ndarray | bool = info.get("_hold", False)
+    return held
+
+
 class Rollout:
     """T steps of N environments: what was seen, done and paid, and how episodes ended."""
 
@@ -66,6 +72,8 @@ class Rollout:
         """The truth, to be logged beside what a reward model says; no learner reads it."""
         self.intervened = np.zeros(shape, bool)
         """Where a person acted instead of the policy; `actions` are then that person's."""
+        self.held = np.zeros(shape, bool)
+        """Where an arm held, so that what was seen may be old: whatever a model says of it, it is no success."""
         self.versions = np.zeros(shape, np.int32)
         """Of the reward model that paid; 0 for the first one, and where none did."""
         self.env_rewards: np.ndarray | None = None
@@ -138,6 +146,7 @@ class Rollout:
         self.actions[step] = actions
         if "_executed_action" in info:  # an arm that had to hold did nothing, whatever it was asked for
             self.actions[step, info["_executed_action"]] = info["executed_action"][info["_executed_action"]]
+        self.held[step] = held_in(info)
         self.intervened[step] = info.get("_intervene_action", False)
         if self.intervened[step].any():
             self.actions[step, self.intervened[step]] = info["intervene_action"][self.intervened[step]]

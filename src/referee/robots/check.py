@@ -100,7 +100,10 @@ def check_spacemouse(device: InputDevice, clock: Clock) -> Found:
     """Whether the SpaceMouse says something within some seconds in which a person moves it."""
     end = clock.now() + PATIENCE
     while clock.now() < end:
-        motion = device.read()
+        try:
+            motion = device.read()
+        except RefereeError as error:
+            return Found.bad("SpaceMouse", str(error), "plug it into another port, without a hub")
         if motion.active:
             axes = np.concatenate([motion.translation, motion.rotation])
             said = ", ".join(f"{value:+.2f}" for value in axes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import sys
@@ -49,7 +51,8 @@ class TerminalKeys:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._before is not None:
-            termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
+            with contextlib.suppress(termios.error):  # a terminal that was closed has nothing to be put back
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
             self._before = None
 
     def read(self) -> list[str]:
@@ -58,11 +61,19 @@ class TerminalKeys:
             raise RefereeError("TerminalKeys must be entered (with TerminalKeys() as keys:) before keys are read")
         heard = b""
         while select.select([self._descriptor], [], [], 0)[0]:
-            part = os.read(self._descriptor, 1024)
+            part = self._part()
             if not part:  # the terminal is gone
                 break
             heard += part
         return plain_keys(heard.decode(errors="ignore"))
+
+    def _part(self) -> bytes:
+        try:
+            return os.read(self._descriptor, 1024)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""  # it was closed
 
 
 def plain_keys(text: str) -> list[str]:

@@ -129,7 +129,9 @@ def checked_pose(values: Sequence[float], key: str) -> Pose:
     said = ", ".join(f"{value:g}" for value in numbers)
     far = float(np.linalg.norm(position - SHOULDER))
     if np.abs(position).max() > 10 * REACH:
-        raise PoseError(f"{key}=[{said}] looks like millimetres: give x, y, z in metres (divide by 1000)")
+        raise PoseError(
+            f"{key}=[{said}] is not in metres: give x, y, z in metres (divide millimetres by 1000, centimetres by 100)"
+        )
     if far > REACH + HAND:
         raise PoseError(
             f"{key}=[{said}] is {far:.2f} m from the arm's shoulder, which reaches {REACH + HAND:.2f} m: give x, y, z "

@@ -14,13 +14,16 @@ import numpy as np
 
 from referee.config import Loaded
 from referee.config.arm import FrankaEnvConfig
+from referee.config.schema import EnvConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.policies import Policy, make_policy
 from referee.episodes import EpisodeStore, Meta
 from referee.episodes.journal import recover
 from referee.episodes.live import LiveRecording, alone_in, check_single
 from referee.errors import ConfigError, RefereeError
+from referee.robots.clock import WallClock
 from referee.robots.keys import KeySource, ScriptedKeys, TerminalKeys
+from referee.robots.steering import KeySteering
 from referee.runners.environments import make_env
 from referee.runners.rundir import name_run, open_run
 
@@ -83,10 +86,26 @@ def leader(loaded: Loaded) -> str:
     return "person" if loaded.sources.get("runner.policy") == "default" else loaded.config.runner.policy
 
 
-def open_arm(loaded: Loaded, folder: Path, *, own_success_ends: bool = True) -> RefereeVectorEnv:
+def keys_steer(config: EnvConfig | None) -> bool:
+    """Whether an arm is led by keys of the terminal."""
+    return isinstance(config, FrankaEnvConfig) and config.use_spacemouse and config.teleoperator == "keyboard"
+
+
+def shared_keys(loaded: Loaded, keys: KeySource) -> tuple[KeySource, KeySteering | None]:
+    """The keys for whoever labels, and the hand that steers with the others, where keys do."""
+    config = loaded.config.env.eval
+    if not keys_steer(config) or leader(loaded) != "person":
+        return keys, None
+    hand = KeySteering(keys, WallClock())
+    return hand.others, hand
+
+
+def open_arm(
+    loaded: Loaded, folder: Path, *, own_success_ends: bool = True, hand: KeySteering | None = None
+) -> RefereeVectorEnv:
     """The environment, with one arm; recording is done beside it.
 
-    own_success_ends: whether the environment's own success may end episodes.
+    own_success_ends: whether the environment's own success may end episodes. hand: of `shared_keys`.
     """
     config, leads = loaded.config.env.eval, leader(loaded)
     assert config is not None
@@ -96,7 +115,9 @@ def open_arm(loaded: Loaded, folder: Path, *, own_success_ends: bool = True) -> 
     if config.terminate_on_success and not own_success_ends:
         _log.info("episodes are ended by others than the environment's own success")
         config = replace(config, terminate_on_success=False)
-    env = make_env(replace(config, data_collection=replace(config.data_collection, enabled=False)), folder, "person")
+    env = make_env(
+        replace(config, data_collection=replace(config.data_collection, enabled=False)), folder, "person", hand
+    )
     try:
         check_single(env)
     except RefereeError:

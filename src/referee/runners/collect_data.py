@@ -15,7 +15,8 @@ from referee.episodes.live import LiveRecording
 from referee.episodes.recorder import Wanted
 from referee.errors import ConfigError, RefereeError
 from referee.robots.keys import KeySource
-from referee.runners.at_arm import Pace, meta_of, open_arm, run_folder, terminal_keys, who_acts
+from referee.robots.steering import HELP
+from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, run_folder, shared_keys, terminal_keys, who_acts
 from referee.runners.interrupt import Interrupt
 
 LOG, DATA = "run_collect_data.log", "data.pkl"
@@ -29,12 +30,15 @@ def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     assert env_config is not None
     if isinstance(env_config, FrankaEnvConfig) and env_config.target_ee_pose is None and not _twin(env_config):
         raise ConfigError("env.eval.target_ee_pose is not set, so nothing would be a success: give the calibrated pose")
-    keys = keys or terminal_keys()
+    keys = keys or terminal_keys("env.eval.teleoperator=keyboard steers by keys" if keys_steer(env_config) else None)
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
-        env = open_arm(loaded, folder)
+        keys, hand = shared_keys(loaded, keys)
+        env = open_arm(loaded, folder, hand=hand)
         try:
             console.print(f"Keys: r gives the episode up, q stops. Episodes are kept in {store.root}.", soft_wrap=True)
+            if hand is not None:
+                console.print(f"Steering: {HELP}", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
                 record(loaded, env, store, keys, interrupt, console)
         finally:

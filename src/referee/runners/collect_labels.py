@@ -6,6 +6,8 @@ import logging
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +24,17 @@ from referee.labels.keyboard import progress_line
 from referee.labels.log import LabelLog, user
 from referee.labels.session import LabelSession, silence_held
 from referee.robots.keys import KeySource
-from referee.runners.at_arm import Pace, begin_again, meta_of, open_arm, run_folder, terminal_keys, who_acts
+from referee.robots.steering import HELP
+from referee.runners.at_arm import (
+    Pace,
+    begin_again,
+    meta_of,
+    open_arm,
+    run_folder,
+    shared_keys,
+    terminal_keys,
+    who_acts,
+)
 from referee.runners.interrupt import Interrupt
 
 LOG = "run_collect_process.log"
@@ -40,11 +52,15 @@ def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     console = Console(highlight=False)
     with run_folder(loaded, LOG) as (folder, store):
         session = LabelSession(store, who=user(), ends_on=config.runner.labelling.ends_on)
-        env = open_arm(loaded, folder, own_success_ends=False)
+        keys, hand = shared_keys(loaded, keys)
+        env = open_arm(loaded, folder, own_success_ends=False, hand=hand)
         try:
             console.print(f"Keys: {KEYS}\nEverything is kept in {store.root} while it happens.", soft_wrap=True)
+            if hand is not None:
+                console.print(f"Steering: {HELP}", soft_wrap=True)
             with Interrupt(console, "saving") as interrupt, keys:
-                why = label(loaded, env, store, session, keys, interrupt)
+                ready = partial(can_be_made, config, store, folder, env.cameras)
+                why = label(loaded, env, store, session, keys, interrupt, ready)
         finally:
             env.close()
         _log.info("%s", why)
@@ -69,10 +85,20 @@ def label(
     session: LabelSession,
     keys: KeySource,
     interrupt: Interrupt,
+    ready: Callable[[], bool],
 ) -> str:
-    """Step, record and listen; returns why it ended."""
+    """Step, record and listen; returns why it ended.
+
+    ready: whether a dataset can be made of what is there. Where there were enough frames from the start, as after one
+    that could not, it goes on until it can, or until somebody stops it.
+    """
     runner = loaded.config.runner
     pace, bars = Pace(runner.pace), Bars(runner.num_success_frames, runner.num_fail_frames)
+    more = bars.enough(*session.counts)
+    if more and ready():
+        return "there are enough frames of both kinds"
+    if more:
+        print("There are as many frames as were wanted, but no dataset can be made of them yet: go on, q stops.")
     recording = LiveRecording(env, store, meta_of(loaded, env), trust_env=False, prepare=session.prepare)
     try:
         recording.begin(*env.reset(seed=runner.seed + len(store)))
@@ -85,7 +111,7 @@ def label(
             ended = recording.step(action, env.step(action))
             ends, stops = session.hear(keys.read())
             bars.show(*session.counts, session.state)
-            if bars.enough(*session.counts):
+            if bars.enough(*session.counts) and not more:
                 return "there are enough frames of both kinds"
             if stops or interrupt.wanted:
                 return "stopped by hand"
@@ -94,33 +120,58 @@ def label(
                 keys.read()
             if ends or ended is not None:
                 session.begin(recording.episode)
+                if more:
+                    recording.flush()
+                    if ready():
+                        return "there are enough frames of both kinds"
         return f"runner.max_steps={runner.max_steps} reached before there were enough frames"
     finally:
         bars.end()
         recording.close()
 
 
+def can_be_made(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> bool:
+    """Whether what was labelled so far makes a dataset; if so, it is there."""
+    try:
+        _build(config, store, folder, cameras)
+    except RefereeError as error:
+        _log.info("no dataset can be made yet: %s", error)
+        return False
+    return True
+
+
 def make_dataset(
     config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...], console: Console, *, strict: bool
 ) -> None:
     """train.pt and val.pt of what was labelled. strict: what is missing for that is an error, else only said."""
-    runner = config.runner
-    options = FrameOptions(
-        fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
-        cameras=_cameras(config) or tuple(cameras), stretches=True,
-    )  # fmt: skip
-    go_on = f"Nothing is lost: runner.resume_dir={folder} goes on with it"
+    go_on = (
+        f"Nothing is lost: runner.resume_dir={folder} goes on until there is enough for both sides; give another "
+        "runner.val_split, runner.num_success_frames or runner.num_fail_frames with it if you like"
+    )
     try:
-        summary = build_dataset(store, folder, options, runner.labelling.reaction_seconds)
+        summary = _build(config, store, folder, cameras)
     except RefereeError as error:
         _log.warning("no dataset was made: %s", error)
         if strict:
             raise RefereeError(f"no dataset was made: {error}. {go_on}") from error
         console.print(f"No dataset was made: {error}. {go_on}.", soft_wrap=True, markup=False)
         return
+    moved = config.runner.labelling.reaction_seconds
+    if moved:
+        console.print(f"labels moved {moved:g} s earlier (runner.labelling.reaction_seconds): the counts are of these")
     for line in str(summary).splitlines():
         _log.info("%s", line)
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _build(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:
+    """The dataset that a configuration asks for. cameras: of the arm."""
+    runner = config.runner
+    options = FrameOptions(
+        fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
+        cameras=_cameras(config) or tuple(cameras), stretches=True,
+    )  # fmt: skip
+    return build_dataset(store, folder, options, runner.labelling.reaction_seconds)
 
 
 def build_dataset(store: EpisodeStore, folder: Path, options: FrameOptions, reaction_seconds: float) -> FramesSummary:

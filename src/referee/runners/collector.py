@@ -23,6 +23,7 @@ from referee.models.packed import Packed
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import AnyPolicy
 from referee.runners.crew import Crew
+from referee.runners.interrupt import SIGNALS
 from referee.workers.delivery import Delivery
 
 STOPPING = 20.0
@@ -106,11 +107,17 @@ class Wishes:
         self._connection = connection
         self._open: list[Any] = []
         self.stop = False
+        self.gone = False
+        """Whether the learner has died: nobody takes anything any more."""
 
     def listen(self) -> None:
         """Hear what has come in; nothing is lost that is not answered at once."""
-        while self._connection.poll():
-            wish = self._connection.recv()
+        while not self.gone and self._connection.poll():
+            try:
+                wish = self._connection.recv()
+            except (EOFError, ConnectionError):  # before the system has given us another parent
+                self.stop = self.gone = True
+                return
             if wish == "stop":
                 self.stop = True
             else:
@@ -181,7 +188,7 @@ class CrewProcess:
             except queue.Empty:
                 continue
         if self._process.is_alive():
-            self._process.terminate()
+            self._process.kill()
         self._process.join()
 
 
@@ -189,8 +196,12 @@ def act(
     config: Config, folder: Path, spec: PolicySpec, weights: Weights, outbox: Any, wishes: Connection, start: int,
     state: dict[str, np.ndarray] | None,
 ) -> None:  # fmt: skip
-    """The process: act until told to stop. start: steps that were done before. state: where to go on from."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the learner hears Ctrl-C, and tells us
+    """The process: act until told to stop, or `runner.max_steps` are made.
+
+    start: steps that were done before. state: where to go on from.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the learner hears Ctrl-C, and tells us
     cpu.cap_if_needed()
     torch.set_num_threads(1)
     parent, heard = os.getppid(), Wishes(wishes)
@@ -210,7 +221,7 @@ def act(
         _act(config, folder, spec, weights, heard, start, state, put=put, alone=lambda: os.getppid() != parent)
     except Exception as error:  # told to the learner, which ends the run with one line
         put(Failure(str(error) if isinstance(error, RefereeError) else f"{type(error).__name__}: {error}"))
-    if os.getppid() != parent:
+    if heard.gone or os.getppid() != parent:
         outbox.cancel_join_thread()
 
 
@@ -232,6 +243,9 @@ def _act(
                     put(State(crew.save_state()))
                 else:
                     crew.swap(*wish)
+            if steps >= config.runner.max_steps:  # all that is wanted is on its way
+                time.sleep(PATIENCE / 10)
+                continue
             updates = weights.take(crew.policy, updates)
             delivery = crew.collect(steps)
             steps, delivery.updates = delivery.steps, updates

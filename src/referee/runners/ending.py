@@ -11,7 +11,7 @@ from referee.pictures import save_gif
 from referee.rl.policy import Player
 from referee.runners.gain import Gain, gain
 from referee.runners.rollout import FilmMaker, roll_out, save_strip
-from referee.runners.training import EVAL_SEED, Training
+from referee.runners.training import EVAL_SEED, WORST, Training
 from referee.runners.trends import TrendPayment
 from referee.sim.scene import CONTROL_HZ
 
@@ -21,17 +21,19 @@ def tell(run: Training, console: Console) -> None:
     task, evaluated = run.config.env.train.task if run.config.env.train else "", len(run.outcomes) > 0
     console.print(f"{task}: {run.judged()} after {run.steps:,} steps")
     best = f", best {100 * run.best.success:.1f} %" if evaluated else ""
+    chosen = run.best.success > WORST
     if isinstance(run.payment, TrendPayment):
-        best = f", best pay of a step {run.best.success:.3f}"
+        best = f", best pay of a step {run.best.success:.3f}" if chosen else ""
     console.print(f"  {run.seconds / 60:.1f} minutes of training{best}")
-    found = {"steps": run.steps, "minutes": run.seconds / 60, "alarm": _alarm(run, console), "best": run.best.success}
+    found: dict[str, Any] = {"steps": run.steps, "minutes": run.seconds / 60, "alarm": _alarm(run, console)}
+    found["best"] = run.best.success if chosen else None
     summary = run.outcomes.summary() if evaluated else {}
     write_json(run.folder / "result.json", {**found, **_account(run, console), **summary})
     if run.config.runner.film:
         _film(run, f"{task} after {run.steps:,} steps")
         console.print(f"  film {run.folder / 'film.gif'}, strip {run.folder / 'strip.png'}", soft_wrap=True)
     where = f"{run.folder / 'checkpoints'}/step_{run.steps}"
-    console.print(f"  checkpoint {where}{' (best: checkpoints/best)' if evaluated else ''}", soft_wrap=True)
+    console.print(f"  checkpoint {where}{' (best: checkpoints/best)' if chosen else ''}", soft_wrap=True)
     console.print(f"  look closer: referee eval {run.folder} --episodes 256", soft_wrap=True)
 
 
@@ -39,12 +41,13 @@ def _alarm(run: Training, console: Console) -> int | None:
     """The step at which an alarm was first raised."""
     if run.alarm is None or run.alarm.first_at is None:
         return None
+    chose = " (and `best`, which it chose)" if run.best.success > WORST else ""
     if run.alarm.raised_at is None:
         console.print(f"  alarm at step {run.alarm.first_at:,}, quiet since a better model took over")
     else:
         console.print(
             f"  [bold red]alarm at step {run.alarm.raised_at:,}[/bold red]: the reward model judged frames that "
-            "it does not know, so its word (and `best`, which it chose) cannot be trusted", soft_wrap=True,
+            f"it does not know, so its word{chose} cannot be trusted", soft_wrap=True,
         )  # fmt: skip
     return run.alarm.first_at
 

@@ -22,6 +22,7 @@ from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.rewards.guards import weakness
 from referee.rl.encoded import EncodedEnv
+from referee.robots.spacemouse import InputDevice
 from referee.runners.payment import Payment, refined_folder
 from referee.runners.trends import TrendPayment, is_trend, make_trend_payment, make_trend_worker
 from referee.workers.reward import RewardWorker
@@ -30,11 +31,11 @@ from referee.workers.trend import TrendWorker
 _log = logging.getLogger(__name__)
 
 
-def make_env(config: EnvConfig, folder: Path, source: str) -> RefereeVectorEnv:
-    """The environment that `config` describes; episodes say that they come from `source`."""
+def make_env(config: EnvConfig, folder: Path, source: str, device: InputDevice | None = None) -> RefereeVectorEnv:
+    """The environment that `config` describes; episodes say that they come from `source`. device: see `make_vec`."""
     if config.data_collection.enabled:
         _warn_of_unseen(config)
-    env = collecting(make_vec(config), config.data_collection, folder=folder, task=config.task, source=source)
+    env = collecting(make_vec(config, device), config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
 
 
@@ -73,7 +74,7 @@ def make_reward(
     """The worker that pays in rollouts of so many steps; None where the environment's own reward does.
 
     hold: successive verdicts that end an episode, where they do.
-    again: the model has been opened elsewhere, where all was said about its file.
+    again: the model has been opened elsewhere, where all was said about it.
     """
     if not config.use_reward_model:
         return None
@@ -83,7 +84,7 @@ def make_reward(
     model = open_model(config.model, again=again)
     manager = RewardManager(
         model,
-        _guarded(options, model, hold=config.hold_terminal),
+        _guarded(options, model, hold=config.hold_terminal, quiet=again),
         backend=config.model.backend,
         int8=config.model.int8,
         debug_save_dir=config.model.debug_save_dir,
@@ -100,15 +101,19 @@ def make_watcher(
     return make_reward(config, env, steps, hold=hold, again=True)
 
 
-def _guarded(options: RewardOptions, model: Artifact, *, hold: bool) -> RewardOptions:
-    """The same, or terminal mode where the model's own validation is too weak to judge every state."""
+def _guarded(options: RewardOptions, model: Artifact, *, hold: bool, quiet: bool) -> RewardOptions:
+    """The same, or terminal mode where the model's own validation is too weak to judge every state.
+
+    quiet: whoever judges has said it already.
+    """
+    say = _log.debug if quiet else _log.warning
     reason = weakness(model.calibration) if options.reward_mode == "per_step" else None
     if reason is None:
         return options
     if not hold:
-        _log.warning("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
+        say("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
         return options
-    _log.warning("the last states of episodes are judged instead of each one: %s", reason)
+    say("the last states of episodes are judged instead of each one: %s", reason)
     return replace(options, reward_mode="terminal")
 
 

@@ -122,7 +122,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
 def convert(source: Path, out: Path, console: Console, *, export_format: str, labels: Path | None = None) -> None:
     """Read episodes in any format that we know and write them in another; `out` appears when all of it is there."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RefereeError(f"{out} is there already: name a folder that is new")
+        raise RefereeError(f"{out} is there already: name a folder that is new, or remove this one (rm -r {out})")
     if not source.exists():
         raise RefereeError(f"{source} does not exist")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import termios
 from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, `kill` and whoever shuts the machine down, and a terminal or connection that is closed."""
+
 
 class Interrupt:
-    """While it is open, `wanted` says whether someone pressed Ctrl-C."""
+    """While it is open, `wanted` says whether someone pressed Ctrl-C, or wants the process to end in another way."""
 
     def __init__(self, console: Console, says: str = "finishing this iteration and saving") -> None:
         """says: what happens now, for whoever pressed it."""
         self.wanted = False
         self._says = says
         self._console = console
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._terminals = [number for number in range(3) if os.isatty(number)]
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._press)
+        for number in SIGNALS:
+            if number is signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                self._before[number] = signal.signal(number, self._press)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._leave_what_is_gone()
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True
-        self._console.print(f"{self._says}; Ctrl-C again to stop at once")
+        begin = "\n" if self._console.is_terminal else ""  # a bar may be on this line
+        self._console.print(f"{begin}{self._says}; Ctrl-C again to stop at once")
+
+    def _leave_what_is_gone(self) -> None:
+        """Say nothing more to a terminal that was closed: each word would be an error, and nothing would be saved."""
+        for number in self._terminals:
+            try:
+                termios.tcgetattr(number)
+            except termios.error:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, number)
+                os.close(nowhere)

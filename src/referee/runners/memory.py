@@ -14,6 +14,7 @@ from referee.config.learning import DemosConfig, SACConfig
 from referee.datasets.source import open_source
 from referee.envs.contract import RefereeVectorEnv, split_views
 from referee.episodes import Episode
+from referee.episodes.episode import HELD
 from referee.errors import ConfigError, RefereeError
 from referee.rewards import combine
 from referee.rl.album import Album
@@ -211,12 +212,13 @@ def _show(
     if train.terminate_on_success and not goes_on and (found := first_held(true, train.success_hold_steps)):
         steps, over = found, True
     paid, whole = own, episode.terminated | episode.truncated
+    held = episode.signals.get(HELD, np.zeros(len(episode) + 1, bool))[1 : steps + 1]
     if payment is not None:
         shown = _frames(episode, payment.reward.cameras, env)[: steps + 1]
         if isinstance(payment, TrendPayment):
-            model, judged = payment.reward.judge_episode(shown)
+            model, judged = payment.reward.judge_episode(shown, held=held)
         else:
-            model, judged = payment.reward.judge_episode(shown[1:], whole=goes_on)
+            model, judged = payment.reward.judge_episode(shown[1:], whole=goes_on, held=held)
         steps, over = len(model), over or len(model) < steps
         options = payment.reward.options
         paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))
@@ -233,7 +235,7 @@ def _show(
     demos.add_episode(
         observations, episode.actions[:steps], paid[:steps], terminated, env_rewards=own[:steps],
         frames=None if frames is None else dict(enumerate(frames)),
-        success=true[:steps], whole=bool(over or whole[steps - 1]),
+        success=true[:steps], held=held[:steps], whole=bool(over or whole[steps - 1]),
     )  # fmt: skip
 
 

@@ -88,7 +88,8 @@ class Payment:
         if scored.success is None:
             return numbers
         self.truth.reset()
-        self.truth.add(scored.success[scored.judged], rollout.success[scored.judged])
+        known = scored.judged & ~rollout.held
+        self.truth.add(scored.success[known], rollout.success[known])
         return numbers | self.truth.log()
 
     def _watch(self, alarm: Alarm, reward: RewardWorker, step: int, random: np.random.Generator) -> dict[str, float]:
@@ -113,6 +114,9 @@ class Payment:
         if self.refiner is None or not self.refiner.left:
             return
         images, rows = reward.sample(PER_LOOK, random)
+        if len(rows):
+            known = ~reward.judged_held(scored, rollout)[rows]
+            images, rows = images[known], rows[known]
         if len(rows):
             summary, probability = reward.looked
             truth = reward.judged_truth(scored, rollout)

@@ -219,6 +219,9 @@ class PlacedCrews:
         self._states: dict[int, dict[str, np.ndarray]] = {}
         self._continuity = Continuity()
         self._over = False
+        assert config.env.train is not None
+        self._size = config.algorithm.rollout_steps * config.env.train.num_envs // len(self._crews)
+        self._last = config.runner.max_steps
 
     def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
         """See Source."""
@@ -256,7 +259,7 @@ class PlacedCrews:
         while not self._over:
             self._fill()
             for who, line in enumerate(self._lines):
-                if line[0][0].done():
+                if line and line[0][0].done():
                     try:
                         found = self._take(who, *line.popleft())
                     except RefereeError as error:
@@ -269,12 +272,14 @@ class PlacedCrews:
         return None
 
     def _fill(self) -> None:
-        """Ask each crew for its next rollouts, with the newest weights."""
+        """Ask each crew for its next rollouts, with the newest weights; for none beyond the last step."""
         with self._lock:
             weights, updates = self._weights
+            under_way = sum(updates is not None for line in self._lines for _, updates in line)
             for who, line in enumerate(self._lines):
-                while len(line) < self.AHEAD:
+                while len(line) < self.AHEAD and self._asked + under_way * self._size < self._last:
                     line.append((self._crews.on(who).collect(self._asked, weights), updates))
+                    under_way += 1
 
     def _take(self, who: int, call: Call, updates: int | None) -> Delivery | State | None:
         """What a crew has answered; its state only once all have told theirs."""

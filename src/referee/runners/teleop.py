@@ -29,7 +29,8 @@ from referee.errors import ConfigError, RefereeError, TimedOut
 from referee.files import write_json
 from referee.models.packed import Packed
 from referee.rewards import RewardManager, RewardOptions
-from referee.runners.at_arm import Pace, meta_of, open_arm, who_acts
+from referee.robots.steering import HELP
+from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
 from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
 from referee.runners.rundir import open_run
@@ -49,6 +50,8 @@ def teleop(loaded: Loaded) -> None:
     folder = open_run(loaded).resolve()
     with LiveView.open(config.runner.live_view) as view, Teleoperation(loaded, folder) as run:
         say(console, "[TeleopWorker] Starting teleoperation loop.")
+        if keys_steer(config.env.eval):
+            say(console, f"Steering: {HELP}")
         run.wake()
         say(console, f"[TeleopWorker] RewardWorker ready: type={run.kind} | reward_threshold={run.threshold:.3f}")
         with Interrupt(console, "stopping after this step") as interrupt:
@@ -57,10 +60,15 @@ def teleop(loaded: Loaded) -> None:
                 if latency is None:
                     late = config.reward.late_seconds
                     say(console, f"no verdict within {late:g} s: the arm holds, and this is no success")
+                if shown.ended:
+                    say(console, "the episode is over: the arm went back to its start")
                 if interrupt.wanted:
                     break
     for line in run.account.lines():
         say(console, line)
+    assert config.env.eval is not None
+    if run.account.recorded:
+        say(console, f"recorded in {place(config.env.eval.data_collection, folder)}")
 
 
 class Teleoperation:

@@ -266,7 +266,8 @@ def next_order(channel: socket.socket, parent: int) -> dict[str, Any]:
 
 def main() -> None:
     """Draw for the parent until it goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     from referee.sim.camera import Easel
 
     channel = socket.socket(fileno=0)

@@ -221,7 +221,8 @@ def _end(children: list[BaseProcess]) -> None:
 def _child(
     work: Work, group: Group, folder: str, sender: Connection, stopping: Event, arguments: tuple[Any, ...]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends everybody
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends everybody
     _end_with_parent()
 
     def tell(what: Any) -> None:

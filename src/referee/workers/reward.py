@@ -14,8 +14,8 @@ from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
-from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps
-from referee.rl.rollout import Pictures, Rollout
+from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps, withheld
+from referee.rl.rollout import Pictures, Rollout, held_in
 
 Drawn = FinalPictures | dict[str, np.ndarray]
 Looked = tuple[np.ndarray, np.ndarray]
@@ -26,7 +26,7 @@ class RewardWorker:
     """Draws what must be judged while a rollout is made, and judges it afterwards in few large batches.
 
     `terminal`: the last state of each finished episode. `per_step`: every state. Where the verdict ends episodes
-    (`terminate_on: model`), each state is judged at once.
+    (`terminate_on: model`), each state is judged at once. A state that an arm held in is never a success.
     """
 
     def __init__(
@@ -110,11 +110,12 @@ class RewardWorker:
         if self.eager:
             pictures = self._states(ended)
             self._keep(step, pictures)
-            verdict = self._judge(pictures)
+            held = np.broadcast_to(held_in(result[4]), ended.shape)
+            verdict = withheld(self._judge(pictures), held)
             self._looked.append(self.manager.latest)
             if verdict.success is None:
                 raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
-            fires = self.gate.step(verdict.success, self._began)
+            fires = self.gate.step(verdict.success, self._began) & ~held
             self._said.append(replace(verdict, success=fires))
             self._held = (self._held + 1) * fires
             over = self._held >= self._hold
@@ -142,8 +143,10 @@ class RewardWorker:
         if self.eager:
             return self._score_said(ended)
         if self._only_finals:
-            return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay)
-        return score_steps(self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate)
+            return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay, held=rollout.held)
+        return score_steps(
+            self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate, held=rollout.held
+        )
 
     def sample(self, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """At most `count` of the rollout's judged frames, drawn evenly: uint8[m,V,H,W,3], and their rows int[m].
@@ -164,7 +167,14 @@ class RewardWorker:
 
     def judged_truth(self, scored: Scored, rollout: Rollout) -> np.ndarray:
         """bool[n]: whether the frames that were looked at are true successes."""
-        return rollout.success[scored.judged] if self._only_finals else rollout.success.reshape(-1)
+        return self._rows(rollout.success, scored)
+
+    def judged_held(self, scored: Scored, rollout: Rollout) -> np.ndarray:
+        """bool[n]: whether an arm held there, so that nobody knows what is true of them."""
+        return self._rows(rollout.held, scored)
+
+    def _rows(self, values: np.ndarray, scored: Scored) -> np.ndarray:
+        return values[scored.judged] if self._only_finals else values.reshape(-1)
 
     def judged(self, scored: Scored) -> Pictures:
         """The frames of the rollout that was scored, of all cameras that the model looks at."""
@@ -176,36 +186,42 @@ class RewardWorker:
             return Pictures(scored.judged, np.zeros((0, 0, 0, 0, 3), np.uint8))
         return Pictures(scored.judged, frames_of(pictures, self.manager.artifact.spec.cameras, self.cameras))
 
-    def judge_episode(self, frames: np.ndarray, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def judge_episode(
+        self, frames: np.ndarray, *, whole: bool = False, held: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What is paid for the steps of a recorded episode f32[t], and which of their states are judged bool[t].
 
-        frames: uint8[T,V,H,W,3] of the states that its steps led to. Where the verdict ends episodes, t may be less
-        than T, unless the `whole` is wanted.
+        frames: uint8[T,V,H,W,3] of the states that its steps led to; held: bool[T], where an arm held in them. Where
+        the verdict ends episodes, t may be less than T, unless the `whole` is wanted.
         """
-        verdict = self._judge(split_views(frames))
+        verdict = withheld(self._judge(split_views(frames)), held)
         every, steps = self.options.reward_mode == "per_step", len(frames)
         if every or self.eager:
-            verdict = self._gated(verdict, np.arange(steps) == 0)
+            verdict = self._gated(verdict, np.arange(steps) == 0, held)
         if self.eager and verdict.success is not None and not whole:
             steps = first_held(verdict.success, self._hold) or steps
         judged = np.full(steps, every)
         judged[-1] = True
         return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
 
-    def rejudge(self, frames: np.ndarray, began: np.ndarray, *, cameras: tuple[str, ...] | None = None) -> np.ndarray:
+    def rejudge(
+        self, frames: np.ndarray, began: np.ndarray, held: np.ndarray, *, cameras: tuple[str, ...] | None = None
+    ) -> np.ndarray:
         """f32[n]: what the model pays for frames uint8[n,V,H,W,3] that were lived in this order.
 
-        began: bool[n], where the frame's episode begins, for the gate over time. cameras: of the frames, if not those
-        that the model looks at.
+        began: bool[n], where the frame's episode begins, for the gate over time. held: bool[n], where an arm held.
+        cameras: of the frames, if not those that the model looks at.
         """
-        verdict = self.manager.judge(split_views(frames), cameras=cameras or self.cameras)
-        return self.manager.pay(self._gated(verdict, began) if self.options.reward_mode == "per_step" else verdict)
+        verdict = withheld(self.manager.judge(split_views(frames), cameras=cameras or self.cameras), held)
+        every = self.options.reward_mode == "per_step"
+        return self.manager.pay(self._gated(verdict, began, held) if every else verdict)
 
-    def _gated(self, verdict: Verdict, began: np.ndarray) -> Verdict:
+    def _gated(self, verdict: Verdict, began: np.ndarray, held: np.ndarray | None) -> Verdict:
         """A verdict on frames that were lived in this order, by a gate over time that begins anew where they do."""
         if verdict.success is None:
             return verdict
-        return replace(verdict, success=self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0])
+        fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
+        return replace(verdict, success=fires if held is None else fires & ~held)
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""

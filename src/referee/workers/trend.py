@@ -111,17 +111,18 @@ class TrendWorker:
         """What the model's answers pay for the rollout that was watched."""
         windows = self._windows() if self._taken is None else self._taken
         scored = self.manager.score(windows, (rollout.steps, rollout.num_envs))
-        return replace(scored, version=self.manager.version)
+        rewards = np.where(rollout.held, np.float32(0), scored.rewards)  # an arm that holds is paid for nothing
+        return replace(scored, rewards=rewards, judged=scored.judged & ~rollout.held, version=self.manager.version)
 
     def numbers(self) -> dict[str, float]:
         """What was said of it, and what remembering it costs, under log names."""
         kept = 0 if self._only_ends else self._history.bytes_per_env
         return {**self.manager.numbers(), **({"reward/history_kb_per_env": kept / 1e3} if kept else {})}
 
-    def judge_episode(self, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def judge_episode(self, frames: np.ndarray, *, held: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What is paid for the steps of a recorded episode f32[T], and which of them are judged bool[T].
 
-        frames: uint8[T+1,V,H,W,3], its first state included.
+        frames: uint8[T+1,V,H,W,3], its first state included. held: bool[T], where an arm held in the steps.
         """
         steps = len(frames) - 1
         history = History(self._buffers, 1, steps)
@@ -135,7 +136,8 @@ class TrendWorker:
             names = ("steps", "envs", "starts", "lengths", "buffers")
             windows = replace(windows, **{name: getattr(windows, name)[last] for name in names})
         scored = self.manager.score(windows, (steps, 1))
-        return scored.rewards[:, 0], scored.judged[:, 0]
+        moved = np.ones(steps, bool) if held is None else ~held
+        return scored.rewards[:, 0] * moved, scored.judged[:, 0] & moved
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What later windows depend on."""

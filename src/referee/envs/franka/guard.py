@@ -45,10 +45,9 @@ def guarded(pose: Pose, move: np.ndarray, turn: np.ndarray | None, limits: Limit
     A step that is too long is shortened, one that leads out of the box ends at its wall, a turn that would tilt the
     hand too far is not made. An arm that is outside its box is not moved at all: somebody has to look.
     """
-    beyond = limits.outside(pose.position)
-    if beyond > MARGIN:
-        where = ", ".join(f"{value:.3f}" for value in pose.position)
-        return Command(None, f"the arm is {100 * beyond:.1f} cm outside its workspace, at {where}")
+    away = strayed(pose, limits)
+    if away is not None:
+        return Command(None, away)
     step = limits.max_step * np.asarray(move, np.float64)
     wanted = pose.position + shortened(step, limits.max_step)
     allowed = np.clip(wanted, limits.low, limits.high)
@@ -62,6 +61,15 @@ def guarded(pose: Pose, move: np.ndarray, turn: np.ndarray | None, limits: Limit
         target = Pose(target.position, pose.rotation)
         said.append("the hand may not tilt further")
     return Command(target, "; ".join(said) or None)
+
+
+def strayed(pose: Pose, limits: Limits) -> str | None:
+    """Where a hand is that is too far outside its box to be moved; None where it may be."""
+    beyond = limits.outside(pose.position)
+    if beyond <= MARGIN:
+        return None
+    where = ", ".join(f"{value:.3f}" for value in pose.position)
+    return f"the arm is {100 * beyond:.1f} cm outside its workspace, at {where}"
 
 
 def shortened(step: np.ndarray, most: float) -> np.ndarray:

@@ -13,7 +13,8 @@ from referee.envs.franka.env import FrankaVectorEnv
 from referee.envs.franka.expert import expert_hand
 from referee.envs.wrapper import EnvWrapper
 from referee.robots.clock import Clock, WallClock
-from referee.robots.spacemouse import InputDevice, Motion, open_spacemouse
+from referee.robots.spacemouse import InputDevice, InputError, Motion, open_spacemouse
+from referee.robots.steering import open_steering
 
 
 def make_arm(config: FrankaEnvConfig, device: InputDevice | None = None) -> RefereeVectorEnv:
@@ -22,9 +23,10 @@ def make_arm(config: FrankaEnvConfig, device: InputDevice | None = None) -> Refe
     if not config.use_spacemouse and device is None:
         return env
     twin = config.robot.driver == "twin"
-    if device is None and (config.teleoperator or ("expert" if twin else "person")) == "expert":
+    who = config.teleoperator or ("expert" if twin else "person")
+    if device is None and who == "expert":
         device = expert_hand(env)
-    return Intervention(env, device, seconds=config.intervention_seconds)
+    return Intervention(env, device, seconds=config.intervention_seconds, keyboard=who == "keyboard")
 
 
 class Intervention(EnvWrapper):
@@ -43,26 +45,36 @@ class Intervention(EnvWrapper):
         *,
         seconds: float = 0.5,
         clock: Clock | None = None,
+        keyboard: bool = False,
     ) -> None:
-        """device: None opens a SpaceMouse at the first reset. clock: of the loop; that of the arm if not given."""
+        """device: None opens a SpaceMouse, or the `keyboard`, at the first reset.
+
+        clock: of the loop; that of the arm if not given.
+        """
         super().__init__(env)
         self.step_signals = (*env.step_signals, "intervened")
         self._device, self._seconds, self._given_clock = device, seconds, clock
-        self._until = -np.inf
+        self._keyboard, self._until = keyboard, -np.inf
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """See `RefereeVectorEnv`."""
         if self._device is None:
-            self._device = open_spacemouse(WallClock())
+            wall = WallClock()
+            self._device = (
+                open_steering(wall) if self._keyboard else open_spacemouse(wall, max_age=self.env.config.max_age)
+            )
         self.env.tell_progress = self.tell_progress
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: np.ndarray) -> StepResult:
-        """See `RefereeVectorEnv`; the person's action instead, while there is one."""
+        """See `RefereeVectorEnv`; the person's action instead, while there is one. Without the device, it holds."""
         actions = np.asarray(actions)
-        wanted = self._wanted()
+        try:
+            wanted = self._wanted()
+        except InputError as error:
+            return self.env.hold(str(error))
         if wanted is not None:
             self.check_actions(actions)  # a policy that diverges is found out even while a person drives
             actions = np.tile(wanted, (self.num_envs, 1))

@@ -10,7 +10,7 @@ from referee.config.arm import ROBOT_IP, FrankaEnvConfig
 from referee.envs.franka.guard import Limits, tilt
 from referee.envs.franka.station import Rules, Station
 from referee.envs.panda.tasks import task_named
-from referee.errors import ConfigError
+from referee.errors import ConfigError, RefereeError
 from referee.robots.arm import Arm
 from referee.robots.cameras import Camera, open_realsense
 from referee.robots.clock import Clock, SimulatedClock, WallClock
@@ -99,7 +99,9 @@ def _box(config: FrankaEnvConfig, target: Pose | None) -> tuple[np.ndarray, np.n
     low = low if given[0] is None else np.array(given[0])
     high = high if given[1] is None else np.array(given[1])
     if np.abs([low, high]).max() > 2:
-        raise ConfigError(f"the workspace from {_said(low)} to {_said(high)} looks like millimetres: give metres")
+        raise ConfigError(
+            f"the workspace from {_said(low)} to {_said(high)} is not in metres: divide millimetres by 1000"
+        )
     if (high - low).min() <= 0:
         raise ConfigError(f"workspace_low {_said(low)} must be below workspace_high {_said(high)} on every axis")
     return low, high
@@ -130,24 +132,41 @@ def _said(position: np.ndarray) -> str:
 
 def make_station(config: FrankaEnvConfig, setup: Setup) -> Station:
     """Arm and cameras, opened; the arm itself is reached with the first episode."""
+    arm, clock = open_arm(config)
+    cameras: list[Camera] = []
+    try:
+        for name in config.cameras:
+            cameras.append(open_camera(config, name, arm, clock))
+    except RefereeError:
+        for camera in cameras:
+            camera.close()
+        arm.close()
+        raise
+    return Station(arm, cameras, clock, setup.limits, setup.rules)
+
+
+def open_arm(config: FrankaEnvConfig) -> tuple[Arm, Clock]:
+    """The arm, not reached yet, and the clock that it goes by."""
     robot = config.robot
-    arm: Arm
-    if robot.driver == "twin":
-        clock: Clock = WallClock() if robot.realtime else SimulatedClock()
-        task = task_named(robot.scene)
-        faults = Faults(reply_seconds=robot.reply_seconds, frame_seconds=robot.frame_seconds)
-        arm = twin = Twin(
-            task.scene, clock, fingers=task.fingers, cameras=config.cameras, image_size=config.image_size, faults=faults
-        )
-        cameras: list[Camera] = list(twin.cameras)
-    else:
+    if robot.driver != "twin":
         from referee.robots.franky import Franky
 
-        clock = WallClock()
+        wall = WallClock()
         assert robot.robot_ip is not None
-        arm = Franky(robot.robot_ip, clock, stiffness=robot.stiffness, has_gripper=not config.no_gripper)
-        cameras = [
-            open_realsense(name, serial, config.image_size, clock)
-            for name, serial in zip(config.cameras, config.camera_serials, strict=True)
-        ]
-    return Station(arm, cameras, clock, setup.limits, setup.rules)
+        return Franky(robot.robot_ip, wall, stiffness=robot.stiffness, has_gripper=not config.no_gripper), wall
+    clock: Clock = WallClock() if robot.realtime else SimulatedClock()
+    task = task_named(robot.scene)
+    faults = Faults(reply_seconds=robot.reply_seconds, frame_seconds=robot.frame_seconds)
+    twin = Twin(
+        task.scene, clock, fingers=task.fingers, cameras=config.cameras, image_size=config.image_size, faults=faults
+    )
+    return twin, clock
+
+
+def open_camera(config: FrankaEnvConfig, name: str, arm: Arm | None, clock: Clock) -> Camera:
+    """One of the cameras of a configuration; a twin has its own. arm: None while it is not there."""
+    place = config.cameras.index(name)
+    if config.robot.driver == "twin":
+        assert isinstance(arm, Twin)
+        return arm.cameras[place]
+    return open_realsense(name, config.camera_serials[place], config.image_size, clock)

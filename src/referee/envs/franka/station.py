@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from referee.envs.franka.guard import Command, Limits, guarded
+from referee.envs.franka.guard import Command, Limits, guarded, strayed
 from referee.robots.arm import Arm, ArmError, ArmState
 from referee.robots.cameras import Camera, CameraError, Frame
 from referee.robots.clock import Clock
@@ -19,6 +19,8 @@ OPENS, CLOSES = 0.5, -0.5
 RECOVERY = 10.0
 """Seconds that an arm and its cameras have to come back before an episode."""
 RETRY = 0.5
+LED_BACK = 60.0
+"""Seconds that somebody has to lead an arm back that is outside its box when an episode should begin."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +80,10 @@ class Outcome:
     """The fault has lasted too long."""
 
 
+class _Outside(ArmError):
+    """Nobody has led the arm back: no time brings it back."""
+
+
 class Station:
     """Commands one arm. What it does not know to be fresh, it does not act on."""
 
@@ -90,22 +96,34 @@ class Station:
         self._fault_since = 0.0
         self._still = False
         self._opened = True
+        self._began = False
         self.connected = False
 
     # --- episodes ---
 
     def begin(self, start: Pose) -> None:
-        """Bring arm and cameras back from any fault, and the hand to where an episode begins."""
-        self._come_back()
-        here = self.arm.state().pose
-        self.arm.stop()
-        if self.rules.has_gripper:
-            self.arm.gripper(opened=True)
-            self._opened = True
-        lifted = here.moved(np.array([0.0, 0.0, self.rules.reset_lift]))
-        if self.rules.reset_lift and lifted.position[2] <= self.limits.high[2]:
-            self.arm.move_to(lifted, speed=self.rules.reset_speed)
-        self.arm.move_to(start, speed=self.rules.reset_speed)
+        """Bring arm and cameras back from any fault, and the hand to where an episode begins.
+
+        An arm that is outside its box is not moved, except for the first episode: then somebody has just begun the run.
+        """
+        failing: float | None = None
+        while True:
+            try:
+                self._come_back()
+                self._wait_inside()
+                self._go(start)
+                self._began = True
+                return
+            except _Outside:
+                raise
+            except ArmError as error:
+                now = self.clock.now()
+                failing = now if failing is None else failing
+                if now - failing > RECOVERY:
+                    raise ArmError(f"no episode can begin, for {RECOVERY:.0f} s now: {error}") from error
+                if now == failing:
+                    _log.warning("the arm is not at its start yet, it recovers and tries again: %s", error)
+                self.clock.sleep(RETRY)
 
     def observe(self, *, wait: bool = True) -> Seen:
         """The first observation of an episode, after a step's time; raises ArmError if there is none for long."""
@@ -149,6 +167,39 @@ class Station:
         self.arm.close()
 
     # --- inside ---
+
+    def _come_back(self) -> None:
+        """An arm that can be commanded, or an ArmError."""
+        if not self.connected:
+            self.arm.connect()
+            self.connected = True
+        self.arm.recover()
+
+    def _wait_inside(self) -> None:
+        """Until the hand is in its box, which nobody but a person can bring about."""
+        began = self.clock.now()
+        while (where := strayed(self.arm.state().pose, self.limits)) is not None:
+            now = self.clock.now()
+            if not self._began:
+                _log.warning("%s: it goes to its start from there", where)
+                return
+            if now == began:
+                _log.warning("%s: no episode begins before somebody has led it back", where)
+            if now - began > LED_BACK:
+                raise _Outside(f"no episode can begin, for {LED_BACK:.0f} s now: {where}: lead it back and start again")
+            self.clock.sleep(RETRY)
+
+    def _go(self, start: Pose) -> None:
+        """To where an episode begins, by way of a lifted hand."""
+        here = self.arm.state().pose
+        self.arm.stop()
+        if self.rules.has_gripper:
+            self.arm.gripper(opened=True)
+            self._opened = True
+        lifted = here.moved(np.array([0.0, 0.0, self.rules.reset_lift]))
+        if self.rules.reset_lift and lifted.position[2] <= self.limits.high[2]:
+            self.arm.move_to(lifted, speed=self.rules.reset_speed)
+        self.arm.move_to(start, speed=self.rules.reset_speed)
 
     def _command(self, action: np.ndarray) -> Command:
         state = self.arm.state()
@@ -218,19 +269,3 @@ class Station:
             if last is not None and frame.number == last.number:
                 return None, f"camera {camera.name} gives the same frame again (number {frame.number})"
         return Seen(state, frames, now), None
-
-    def _come_back(self) -> None:
-        """Wait for an arm that can be commanded."""
-        end = self.clock.now() + RECOVERY
-        while True:
-            try:
-                if not self.connected:
-                    self.arm.connect()
-                    self.connected = True
-                self.arm.recover()
-                self.arm.state()
-                return
-            except ArmError as error:
-                if self.clock.now() > end:
-                    raise ArmError(f"no episode can begin, for {RECOVERY:.0f} s now: {error}") from error
-                self.clock.sleep(RETRY)

@@ -148,7 +148,8 @@ def _be_worker(channel: int, memory: int, complaints: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     torch.set_num_threads(1)
     gc.collect()

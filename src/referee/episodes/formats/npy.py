@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from referee.episodes.episode import Episode, EpisodeError, Meta
+from referee.episodes.episode import HELD, Episode, EpisodeError, Meta
 from referee.episodes.formats import aligned, numbered, observations, safe
 from referee.episodes.formats.frames import naming
 
@@ -73,7 +73,9 @@ class NpyWriter:
         there = numbered.taken(folder, _NAME)
         if limit is not None and len(there) >= limit:
             return None
-        value = {"images": _images(episode, self.cameras), "labels": episode.success.astype(np.float32)}
+        moved = ~episode.signals.get(HELD, np.zeros(episode.states_count, bool))  # what nobody knows has no label here
+        images = {camera: frames[moved] for camera, frames in _images(episode, self.cameras).items()}
+        value = {"images": images, "labels": episode.success[moved].astype(np.float32)}
         names = (f"{number:06d}.npy" for number in itertools.count(there[-1] + 1 if there else 0))
         return numbered.write_new(folder, names, lambda path: _save(path, value))
 

@@ -2,7 +2,8 @@
 
 Frames: `success/episode_000000.pkl`, `failure/episode_000001.pkl`, …, each a dict
 
-    frames     list of {obs, action, reward, done, grasp, success}: a state and the step that led to it (see `aligned`)
+    frames     list of {obs, action, reward, done, grasp, success}: a state and the step that led to it (see `aligned`);
+               `held` where an arm knows whether it held then
     success    whether any frame is one
     label      the same as 1 or 0
 
@@ -18,7 +19,7 @@ Data: one `data.pkl` for a whole recording, a list either of episodes as above, 
     obs, next_obs      or observations, next_observations; both may stand inside a dict `transitions`
     action, reward     or actions, rewards
     done               or dones; terminations and truncations, or terminated and truncated; masks (0 where it ended)
-    infos              with `success` or `succeed`, about the state after the step
+    infos              with `success` or `succeed`, about the state after the step; `held` as above
 
 Transitions are cut into episodes where one is done. Where they hold no flag of success and their rewards are all 0 or
 1, as those of an arm are, a reward of 1 says that the state after the step is a success.
@@ -41,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from referee import files
-from referee.episodes.episode import GRASP, Episode, EpisodeError, Meta
+from referee.episodes.episode import GRASP, HELD, Episode, EpisodeError, Meta
 from referee.episodes.formats import aligned, numbered, observations, safe
 from referee.episodes.formats.frames import naming
 from referee.episodes.formats.observations import Observed, number
@@ -86,7 +87,7 @@ def _of_frames(value: Mapping[str, Any], path: Path) -> Episode:
     own = _own_meta(value)
     observed = observations.stack([frame["obs"] for frame in frames], exact=own is not None)
     success = _labels([frame.get("success") for frame in frames], value)
-    grasp = _labels([frame.get("grasp") for frame in frames], {})
+    told = {name: _labels([frame.get(name) for frame in frames], {}) for name in (GRASP, HELD)}
     terminated, truncated = _ends(frames[1:], None if success is None else success[1:])
     match = re.fullmatch(r"episode_(\d{1,12})\.pkl", path.name)
     meta = own or _meta(observed, path, {"episode_id": int(match[1]) if match else 0}, success, value)
@@ -96,7 +97,7 @@ def _of_frames(value: Mapping[str, Any], path: Path) -> Episode:
             actions=_actions([frame.get("action") for frame in frames[1:]]),
             rewards=_numbers([frame.get("reward") for frame in frames[1:]], "reward"),
             terminated=terminated, truncated=truncated, success=success,
-            signals={} if grasp is None else {GRASP: grasp},
+            signals={name: flags for name, flags in told.items() if flags is not None},
         ),
         own,
     )  # fmt: skip
@@ -159,6 +160,7 @@ def _of_rows(rows: Sequence[dict[str, Any]], path: Path, first: int, last: int) 
     rewards = _numbers([_of(row, _REWARD) for row in kept], "rewards")
     said = [_of(_of(row, _INFO), SUCCESS) if _of(row, SUCCESS) is None else _of(row, SUCCESS) for row in kept]
     success = _labels([None, *said], {})
+    held = _labels([None, *(_of(_of(row, _INFO), (HELD,)) for row in kept)], {})
     extra: dict[str, Any] = {"transitions": [first, last]}
     if success is None and rewards is not None and np.isin(rewards, (0, 1)).all():
         success, extra["success_from"] = np.concatenate([[False], rewards == 1]), "rewards"
@@ -171,7 +173,7 @@ def _of_rows(rows: Sequence[dict[str, Any]], path: Path, first: int, last: int) 
                 extra={**extra, **({"skipped": observed.skipped} if observed.skipped else {})})  # fmt: skip
     return aligned.assemble(
         observed.arrays, meta, actions=_actions([_of(row, _ACTION) for row in kept]), rewards=rewards,
-        terminated=terminated, truncated=truncated, success=success,
+        terminated=terminated, truncated=truncated, success=success, signals={} if held is None else {HELD: held},
     )  # fmt: skip
 
 
@@ -229,7 +231,7 @@ def write_data(path: Path, episodes: Iterable[Episode]) -> None:
 
 def frames_of(episode: Episode) -> dict[str, Any]:
     """An episode as `frames`; the first is the reset state, to which no step has led."""
-    grasp = episode.signals.get(GRASP)
+    grasp, held = episode.signals.get(GRASP), episode.signals.get(HELD)
     frames: list[dict[str, Any]] = []
     for index in range(episode.states_count):
         step = index - 1
@@ -242,6 +244,7 @@ def frames_of(episode: Episode) -> dict[str, Any]:
                 "done": bool(index) and any(ended.values()),
                 "grasp": None if grasp is None else bool(grasp[index]),
                 "success": None if episode.success is None else bool(episode.success[index]),
+                **({} if held is None else {"held": bool(held[index])}),
                 **(ended if index else {"terminated": False, "truncated": False}),
             }
         )
