@@ -263,10 +263,11 @@ def demo(arguments: argparse.Namespace) -> None:
 
     from referee.runners.demo import SHORT, clear
 
-    clear(arguments.out)
     given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
     arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]
     arguments.config_path = arguments.config_name = None
+    _load(arguments)  # what is mistyped is refused before anything is removed
+    clear(arguments.out)
     run(arguments)
 
 

@@ -23,7 +23,7 @@ from referee.audit.story import Arm, Card, Fooled, Stage, Story
 from referee.audit.story_page import write_story
 from referee.audit.story_words import headline, whole
 from referee.audit.words import percent
-from referee.config import Config, Loaded, PandaEnvConfig
+from referee.config import Config, Loaded, PandaEnvConfig, load
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
 from referee.errors import ConfigError, RefereeError
@@ -63,6 +63,11 @@ DATA_SEED, FRESH_SEED, JUDGE_SEED = 7, 100_007, 3_000_000
 EPISODES = 256
 """Of each evaluation at the end."""
 FILM_PIXELS = 180
+LEFT = frozenset({
+    "config.yaml", "tasks.png", "episodes.png", "result.json", REPORT, "episodes", "reward", "fresh", "audit", "start",
+    "frozen_reward_model", "with_refinement",
+})  # fmt: skip
+"""What lies in the folder of a demo, and may be replaced by another one."""
 REFINE = ["reward.refine.enabled=true", "reward.refine.interval=4"]
 
 
@@ -331,8 +336,23 @@ def _say_goodbye(console: Console, folder: Path, story: Story, arms: list[Finish
 
 def clear(folder: Path) -> None:
     """Make room for a demo: what an earlier one left is removed, anything else is refused."""
-    if not folder.exists():
+    if folder.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise RefereeError(f"--out {folder} is where you are, or above: choose a folder of its own")
+    if not folder.exists() and not folder.is_symlink():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.yaml").exists()):
+    if not _left_by_a_demo(folder):
         raise RefereeError(f"{folder} is there, and no earlier demo: choose another --out")
     shutil.rmtree(folder)
+
+
+def _left_by_a_demo(folder: Path) -> bool:
+    """Whether a folder holds what a demo writes, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        return True
+    try:
+        return names <= LEFT and load(str(folder / "config.yaml")).config.runner.recipe == "demo"
+    except ConfigError:
+        return False
