@@ -230,11 +230,17 @@ def _reward_arguments(verbs: Any) -> None:
     again = refine_verbs.add_parser("run", help="on recorded episodes of the policy")
     again.add_argument("artifact", type=Path, help="the directory of a trained model")
     again.add_argument("episodes", type=Path, help="an episode store")
-    again.add_argument("--out", type=Path, required=True, help="questions, answers and better models go there")
+    again.add_argument(
+        "--out", type=Path, required=True, help="questions, answers, better models; gone on with if there"
+    )
     again.add_argument("--labeller", default="terminal", choices=("terminal", "log", "truth"), help="(terminal)")
     again.add_argument("--budget", type=int, default=96, help="frames to ask about (default 96)")
     again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
     again.add_argument("--steps", type=int, default=80, help="of each retraining (default 80)")
+    again.add_argument(
+        "--mode", default="per_step", choices=("per_step", "terminal"),
+        help="what the model will judge, as reward.reward_mode; terminal: last states only (default per_step)",
+    )  # fmt: skip
     again.add_argument("--data", type=Path, help="the model's own train.pt and val.pt (default: as it names them)")
     again.set_defaults(verb=commands.refine_run)
     explain = refine_verbs.add_parser("log", help="what a run asked, heard and learned")

@@ -226,6 +226,7 @@ def refine_run(arguments: argparse.Namespace) -> None:
         labeller=arguments.labeller,
         options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
         data=arguments.data,
+        mode=arguments.mode,
     )
 
 
