@@ -227,13 +227,11 @@ def _story(
 ) -> Story:
     """What happened, for the page."""
     first, last = arms[0], arms[-1]
-    said = [each.judge(first.ends.images).probability for each in (frozen, last.artifact)]
-    assert said[0] is not None and said[1] is not None
-    threshold = frozen.calibration.threshold_in("terminal")
-    rows = np.flatnonzero((said[0] >= threshold) & ~first.ends.truth)
-    rows = rows[np.argsort(-said[0][rows], kind="stable")][:6]
+    (said, fires), (after, still) = (_judged(each, first.ends.images) for each in (frozen, last.artifact))
+    rows = np.flatnonzero(fires & ~first.ends.truth)
+    rows = rows[np.argsort(-said[rows], kind="stable")][:6]
     step = first.arm.steps[-1]
-    fooled = [Fooled(first.ends.images[i], float(said[0][i]), float(said[1][i]), step) for i in rows]
+    fooled = [Fooled(first.ends.images[i], float(said[i]), float(after[i]), bool(still[i]), step) for i in rows]
     both = Ends(*(np.concatenate([getattr(each.ends, name) for each in arms]) for name in ("images", "truth")))
     cards = [_card(name, each, both) for name, each in (("before refinement", frozen), ("after", last.artifact))]
     account = last.account
@@ -266,9 +264,7 @@ def _story(
 
 def _card(name: str, artifact: Artifact, ends: Ends) -> Card:
     """How far a model can be trusted on what the policies do."""
-    said = artifact.judge(ends.images).probability
-    assert said is not None
-    fires, truth = said >= artifact.calibration.threshold_in("terminal"), ends.truth
+    (said, fires), truth = _judged(artifact, ends.images), ends.truth
     mixed = 0 < truth.sum() < len(truth)
     return Card(name, {
         "frames": f"last states of {len(truth)} episodes of both policies",
@@ -277,6 +273,13 @@ def _card(name: str, artifact: Artifact, ends: Ends) -> Card:
         "failing episodes paid": f"{int((fires & ~truth).sum())} of {int((~truth).sum())}",
         "successes detected": f"{int((fires & truth).sum())} of {int(truth.sum())}",
     })  # fmt: skip
+
+
+def _judged(artifact: Artifact, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """f32[n], bool[n]: what a model says of last states, and which of them it calls a success."""
+    said = artifact.judge(images).probability
+    assert said is not None
+    return said, said >= artifact.calibration.threshold_in("terminal")
 
 
 def _examples(store: EpisodeStore, artifact: Artifact) -> list[tuple[str, np.ndarray]]:
