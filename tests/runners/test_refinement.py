@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from referee.cli import main
 from referee.config import load
@@ -18,9 +19,10 @@ from referee.labels.log import LabelLog
 from referee.models import Artifact, Calibration
 from referee.refine.retrain import Compared
 from referee.rewards.guards import weakness
+from referee.rl import checkpoint
 from referee.runners import run as run_recipe
 from referee.runners.environments import make_reward
-from referee.runners.training import Training
+from referee.runners.training import Best, Training
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=3", "algorithm.rollout_steps=12",
@@ -166,9 +168,25 @@ def test_a_better_model_quiets_the_alarm(model: Path, tmp_path: Path) -> None:
     assert run.alarm.raised_at != 48 and run.alarm.first_at == 48
 
 
+def test_the_word_of_a_model_that_was_replaced_is_no_measure(model: Path, tmp_path: Path) -> None:
+    """A fooled model says 93 %; the better one, which says less, must still find its best policy."""
+    run = training(model, tmp_path)
+    assert run.payment is not None
+    run._keep_best(2.0)
+    while not run.payment.manager.version:
+        run.iterate()
+    said = run.evaluate()["eval/reward/model_success"]
+    assert run.best == Best(said, run.steps)
+    assert checkpoint.load_meta(tmp_path / "checkpoints" / "best")["steps"] == run.steps
+    mined = training(model, tmp_path / "mined", "reward.refine.mine=64", "reward.refine.budget=0")
+    mined._keep_best(2.0)
+    mined.warm_start(Console(quiet=True))
+    assert mined.best == Best()
+
+
 def test_failures_are_mined_before_the_policy_learns(model: Path, tmp_path: Path) -> None:
     run = training(model, tmp_path, "reward.refine.mine=64", "reward.refine.budget=0")
-    run.warm_start(__import__("rich.console").console.Console(quiet=True))
+    run.warm_start(Console(quiet=True))
     assert run.payment is not None and run.payment.refiner is not None
     sheet = run.payment.refiner.book.sheets()[0]
     assert set(sheet.reasons) == {"mined"} and (sheet.answers == 0).all() and len(sheet) == 64

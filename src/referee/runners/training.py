@@ -143,6 +143,8 @@ class Training:
         self._first_policy(console)
         if self.verdicts is not None and self.config.reward.refine.mine:
             self.verdicts.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
+            if self.verdicts.swaps:
+                self._forget_best()
 
     def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
@@ -254,6 +256,8 @@ class Training:
         if done is None:
             return {}
         numbers = done.numbers()
+        if done.swapped:
+            self._forget_best()
         if done.swapped and isinstance(self.actor, LearnerWorker):
             assert self.verdicts is not None
             numbers["refine/rescored"] = float(self.actor.rescore(self.verdicts.reward))
@@ -303,6 +307,10 @@ class Training:
         if success is not None and success > self.best.success:
             self.best = Best(success, self.steps)
             self.save(best=True)
+
+    def _forget_best(self) -> None:
+        """Another model judges from now on: the word of the one before, perhaps a fooled one, is no measure for it."""
+        self.best = Best()
 
     def line(self) -> str:
         """What the progress bar says."""
