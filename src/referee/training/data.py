@@ -141,7 +141,7 @@ class Data:
         return {
             "dataset": {name: side.content_hash for name, side in there.items()},
             "episodes": {name: side.episodes() for name, side in there.items()},
-            "files": {name: [str(part.path) for part in side.parts] for name, side in there.items()},
+            "files": {name: [str(part.path.absolute()) for part in side.parts] for name, side in there.items()},
             "frames": {name: len(side) for name, side in there.items()},
         }
 
