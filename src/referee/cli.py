@@ -206,6 +206,10 @@ def _reward_arguments(verbs: Any) -> None:
     audit.add_argument("artifact", type=Path, help="the directory of a trained model")
     audit.add_argument("data", type=Path, help="episodes that it was not trained on")
     audit.add_argument("--out", type=Path, help="where report.html and metrics.json go (default ARTIFACT/report)")
+    audit.add_argument(
+        "--import", action="append", default=[], metavar="MODULE", dest="imports",
+        help="import a module of yours first, as one that registers an input builder",
+    )  # fmt: skip
     seen = audit.add_mutually_exclusive_group()
     seen.add_argument("--skip-training-episodes", action="store_true", help="leave out those it was trained on")
     seen.add_argument(

@@ -181,10 +181,12 @@ def train(arguments: argparse.Namespace) -> None:
 def audit(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.config.imports import import_modules
     from referee.models.vlm.qwen import is_vlm
     from referee.runners.audit import audit
     from referee.runners.audit_vlm import audit_vlm
 
+    import_modules(arguments.imports, key="--import")
     skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
     judge = audit_vlm if is_vlm(arguments.artifact) else audit
     judge(

@@ -104,6 +104,9 @@ class RunnerConfig:
 
     recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
     seed: int = key(0, "seed of everything that is drawn", low=0)
+    imports: tuple[str, ...] = key(
+        (), "modules of yours to import first, as those that register input builders; looked for here, too", single=True
+    )
     policy: str = key(
         "expert",
         "who acts: the scripted expert, uniform noise, or nobody but the person at the arm",

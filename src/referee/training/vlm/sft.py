@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from referee import __version__, cpu
+from referee.config.imports import import_modules
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
 from referee.training import checkpoint, parallel
@@ -90,6 +91,7 @@ def _in_processes(options: SftOptions, show: Callable[[SftReport], None], stop: 
 
 def _child(group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions) -> None:
     cpu.cap_if_needed()
+    import_modules(options.imports)
     tell(_work(group, tell, options, stop=stop))
 
 
