@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     vlm = verbs.add_parser("vlm", help="vision-language models").add_subparsers(required=True, metavar="tiny-init")
     tiny = vlm.add_parser("tiny-init", help="a small random Qwen3-VL, to try the whole pipeline without a download")
     tiny.add_argument("folder", type=Path, help="a new folder")
+    tiny.add_argument(
+        "--size", default="tiny", choices=tuple(commands.TINY_SIZES), help="0.44 or 3.3 million parameters (tiny)"
+    )
     tiny.add_argument("--seed", type=int, default=0)
     tiny.set_defaults(verb=commands.vlm_tiny)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+TINY_SIZES = {"tiny": {}, "small": {"hidden": 192, "layers": 4, "heads": 4, "vision_hidden": 128, "vision_depth": 2}}
+"""Of `vlm tiny-init`: 0.44 and 3.3 million parameters."""
+
 
 def run(arguments: argparse.Namespace) -> None:
     from referee.runners import run
@@ -40,7 +43,7 @@ def cluster_check(arguments: argparse.Namespace) -> None:
 def vlm_tiny(arguments: argparse.Namespace) -> None:
     from referee.models.vlm.tiny import TinyOptions, tiny_init
 
-    count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
+    count = tiny_init(arguments.folder, TinyOptions(**TINY_SIZES[arguments.size], seed=arguments.seed))
     print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
 
 
