@@ -55,6 +55,8 @@ def fine_tune(
     seconds = max((each.seconds for each in (*result.history, result.best)), default=0.0)
     say(f"{result.reason} at step {result.step} after {seconds:.0f} s; best at step {result.best.step}:")
     say(f"  {describe(result.best)}")
+    for line in () if result.best.val is None else result.best.val.table():
+        say(f"    {line}")
     return best_model(options.output)
 
 
