@@ -61,6 +61,11 @@ def train_policy(loaded: Loaded) -> None:
         if interrupt.wanted:
             console.print(f"stopped at step {run.steps:,}; go on with runner.resume_dir={where}", soft_wrap=True)
             raise KeyboardInterrupt
+        if run.alarmed:
+            console.print(
+                f"the alarm ended it at step {run.steps:,} (reward.alarm.stop=true): look at what the model pays for, "
+                f"then go on with runner.resume_dir={where} reward.alarm.stop=false", soft_wrap=True,
+            )  # fmt: skip
         run.evaluate()
         tell(run, console)
     finally:

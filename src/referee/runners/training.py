@@ -208,9 +208,13 @@ class Training:
         runner = self.config.runner
         late = runner.max_minutes is not None and self.seconds >= 60 * runner.max_minutes
         good = runner.target_success is not None and self.best.success >= runner.target_success
+        return self.steps >= runner.max_steps or late or good or self.alarmed
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm ends it."""
         raised = None if self.alarm is None else self.alarm.raised_at
-        alarmed = raised is not None and self.config.reward.alarm.stop
-        return self.steps >= runner.max_steps or late or good or alarmed
+        return raised is not None and self.config.reward.alarm.stop
 
     def iterate(self) -> dict[str, float]:
         """One rollout and one update."""
@@ -348,6 +352,7 @@ class Training:
                     "task": self.config.env.train.task if self.config.env.train else "",
                     "env": _env_settings(self.config),
                     "eval_episode_steps": self.eval_env.max_episode_steps,
+                    "control_hz": self.env.env.metadata.get("render_fps"),
                     **_world(self.config),
                     "iteration": self.iteration,
                     "steps": self.steps,
