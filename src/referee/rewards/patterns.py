@@ -39,12 +39,12 @@ class Matcher:
             assert child.stdin is not None and child.stdout is not None
             child.stdin.write(json.dumps([pattern, text]).encode() + b"\n")
             child.stdin.flush()
-            if self._answered(child.stdout.fileno()):
-                return child.stdout.readline() == b"1\n"
+            if self._answered(child.stdout.fileno()) and (said := child.stdout.readline()):
+                return said == b"1\n"
             child.kill()
             child.wait()
             self._child = None
-        _log.warning("the pattern %r took more than %g s on an answer, which counts as wrong", pattern, self._seconds)
+        _log.warning("the pattern %r had no result in %g s on an answer, which counts as wrong", pattern, self._seconds)
         return False
 
     def _answered(self, pipe: int) -> bool:
