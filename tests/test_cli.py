@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from referee.cli import main
-from referee.config import load
+from referee.config import load, to_yaml
+from referee.errors import RefereeError
 from referee.runners import rundir
 
 
@@ -152,10 +153,56 @@ def test_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     result = json.loads(Path("d/result.json").read_text())
     assert result["with refinement"]["account"]["labels"] == 48 and "account" in result["frozen reward model"]
     assert main(["refine", "log", "d/with_refinement"]) == 0 and "48 frames asked about" in capsys.readouterr().out
-    Path("mine").mkdir()
-    Path("mine/thesis.txt").write_text("ten years of work")
-    assert main(["demo", "--out", "mine"]) != 0 and "no earlier demo" in capsys.readouterr().err
-    assert Path("mine/thesis.txt").exists()
+    assert names == demo.LEFT
+    demo.clear(Path("d"))
+    assert not Path("d").exists()
+
+
+def _made_by(preset: str, folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(to_yaml(load(preset)))
+    for name in files:
+        (folder / name).write_text("ten years of work")
+    return folder
+
+
+@pytest.mark.parametrize("preset", ["panda_ppo_mlp", "demo"])
+def test_a_demo_replaces_nothing_that_is_not_its_own(
+    here: Path, capsys: pytest.CaptureFixture[str], preset: str
+) -> None:
+    """A run has a config.yaml, too; and beside that of a demo may lie what somebody else put there."""
+    kept = _made_by(preset, here / "mine", "labels.jsonl")
+    assert main(["demo", "--out", str(kept)]) == 2 and "no earlier demo" in capsys.readouterr().err
+    assert {path.name for path in kept.iterdir()} == {"config.yaml", "labels.jsonl"}
+    (here / "link").symlink_to(_made_by("demo", here / "other"))
+    assert main(["demo", "--out", "link"]) == 2 and "no earlier demo" in capsys.readouterr().err
+
+
+def test_a_demo_removes_no_run_that_names_its_files_alike(here: Path) -> None:
+    demo = importlib.import_module("referee.runners.demo")
+    run = _made_by("panda_ppo_mlp", here / "run", "result.json")
+    with pytest.raises(RefereeError, match="no earlier demo"):
+        demo.clear(run)
+    assert (run / "result.json").exists()
+
+
+def test_an_earlier_demo_is_replaced_but_not_for_a_mistyped_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo = importlib.import_module("referee.runners.demo")
+    earlier = _made_by("demo", here / "demo", "result.json")
+    assert main(["demo", "runner.max_stepz=3"]) == 2 and "max_stepz" in capsys.readouterr().err
+    assert (earlier / "result.json").exists()
+    demo.clear(earlier)
+    assert not earlier.exists()
+
+
+def test_a_demo_never_clears_where_you_are(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = importlib.import_module("referee.runners.demo")
+    _made_by("demo", here / "a" / "b")
+    monkeypatch.chdir(here / "a" / "b")
+    for place in (".", "..", "../..", "../b", str(here)):
+        with pytest.raises(RefereeError, match="choose a folder of its own"):
+            demo.clear(Path(place))
+    assert (here / "a" / "b" / "config.yaml").exists()
 
 
 @pytest.mark.slow

@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     vlm = verbs.add_parser("vlm", help="vision-language models").add_subparsers(required=True, metavar="tiny-init")
     tiny = vlm.add_parser("tiny-init", help="a small random Qwen3-VL, to try the whole pipeline without a download")
     tiny.add_argument("folder", type=Path, help="a new folder")
+    tiny.add_argument(
+        "--size", default="tiny", choices=tuple(commands.TINY_SIZES), help="0.44 or 3.3 million parameters (tiny)"
+    )
     tiny.add_argument("--seed", type=int, default=0)
     tiny.set_defaults(verb=commands.vlm_tiny)
 
@@ -209,6 +212,10 @@ def _reward_arguments(verbs: Any) -> None:
     audit.add_argument("artifact", type=Path, help="the directory of a trained model")
     audit.add_argument("data", type=Path, help="episodes that it was not trained on")
     audit.add_argument("--out", type=Path, help="where report.html and metrics.json go (default ARTIFACT/report)")
+    audit.add_argument(
+        "--import", action="append", default=[], metavar="MODULE", dest="imports",
+        help="import a module of yours first, as one that registers an input builder",
+    )  # fmt: skip
     seen = audit.add_mutually_exclusive_group()
     seen.add_argument("--skip-training-episodes", action="store_true", help="leave out those it was trained on")
     seen.add_argument(
@@ -233,11 +240,17 @@ def _reward_arguments(verbs: Any) -> None:
     again = refine_verbs.add_parser("run", help="on recorded episodes of the policy")
     again.add_argument("artifact", type=Path, help="the directory of a trained model")
     again.add_argument("episodes", type=Path, help="an episode store")
-    again.add_argument("--out", type=Path, required=True, help="questions, answers and better models go there")
+    again.add_argument(
+        "--out", type=Path, required=True, help="questions, answers, better models; gone on with if there"
+    )
     again.add_argument("--labeller", default="terminal", choices=("terminal", "log", "truth"), help="(terminal)")
     again.add_argument("--budget", type=int, default=96, help="frames to ask about (default 96)")
     again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
     again.add_argument("--steps", type=int, default=80, help="of each retraining (default 80)")
+    again.add_argument(
+        "--mode", default="per_step", choices=("per_step", "terminal"),
+        help="what the model will judge, as reward.reward_mode; terminal: last states only (default per_step)",
+    )  # fmt: skip
     again.add_argument("--data", type=Path, help="the model's own train.pt and val.pt (default: as it names them)")
     again.set_defaults(verb=commands.refine_run)
     explain = refine_verbs.add_parser("log", help="what a run asked, heard and learned")

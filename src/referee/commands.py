@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+TINY_SIZES = {"tiny": {}, "small": {"hidden": 192, "layers": 4, "heads": 4, "vision_hidden": 128, "vision_depth": 2}}
+"""Of `vlm tiny-init`: 0.44 and 3.3 million parameters."""
+
 
 def run(arguments: argparse.Namespace) -> None:
     from referee.runners import run
@@ -40,7 +43,7 @@ def cluster_check(arguments: argparse.Namespace) -> None:
 def vlm_tiny(arguments: argparse.Namespace) -> None:
     from referee.models.vlm.tiny import TinyOptions, tiny_init
 
-    count = tiny_init(arguments.folder, TinyOptions(seed=arguments.seed))
+    count = tiny_init(arguments.folder, TinyOptions(**TINY_SIZES[arguments.size], seed=arguments.seed))
     print(f"wrote {arguments.folder}: a random Qwen3-VL with {count:,} parameters")
 
 
@@ -181,10 +184,12 @@ def train(arguments: argparse.Namespace) -> None:
 def audit(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.config.imports import import_modules
     from referee.models.vlm.qwen import is_vlm
     from referee.runners.audit import audit
     from referee.runners.audit_vlm import audit_vlm
 
+    import_modules(arguments.imports, key="--import")
     skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
     judge = audit_vlm if is_vlm(arguments.artifact) else audit
     judge(
@@ -226,6 +231,7 @@ def refine_run(arguments: argparse.Namespace) -> None:
         labeller=arguments.labeller,
         options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
         data=arguments.data,
+        mode=arguments.mode,
     )
 
 
@@ -263,10 +269,11 @@ def demo(arguments: argparse.Namespace) -> None:
 
     from referee.runners.demo import SHORT, clear
 
-    clear(arguments.out)
     given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
     arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]
     arguments.config_path = arguments.config_name = None
+    _load(arguments)  # what is mistyped is refused before anything is removed
+    clear(arguments.out)
     run(arguments)
 
 

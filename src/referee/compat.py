@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from referee.config import Config, Loaded, load
+from referee.config.imports import import_modules
 from referee.datasets.payload import RewardBinaryDataset, RewardDatasetPayload
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.collector import RewardDataCollector
@@ -92,6 +93,7 @@ class EmbodiedRunner:
         self._loaded = load(self._preset, self._overrides)
         if self._loaded.config.runner.recipe != "train_policy":
             raise ConfigError(f"{self._preset} trains no policy: use a preset such as maniskill_ppo_mlp")
+        import_modules(self._loaded.config.runner.imports)
         check(self._loaded.config)
 
     def run(self) -> None:

@@ -51,7 +51,7 @@ def told(*arms: Arm) -> Story:
         task_words="Pick up the cube.",
         stages=[Stage("Collect", 70.2, "24 episodes"), Stage("Train", 4.26, "8 epochs")],
         arms=arms,
-        fooled=[Fooled(picture, 0.97, 0.03, 12_000), Fooled(picture, 0.999, 0.7, 8)],
+        fooled=[Fooled(picture, 0.97, 0.03, False, 12_000), Fooled(picture, 0.999, 0.7, True, 8)],
         cards=[Card("before", {"accuracy": "61 % [52, 70]"}), Card("after", {"accuracy": "94 % [89, 97]"})],
         labels=120,
         label_minutes=10.0,
@@ -111,12 +111,15 @@ def test_a_single_mistake_of_a_model_that_was_not_fooled(tmp_path: Path) -> None
     story = told(HONEST, REPAIRED)
     text = written(tmp_path, story)
     assert "What fooled it" not in text and "Where it was wrong all the same" in text
-    for after, words in (
-        (0.03, "no longer takes it for one"),
-        (0.7, "still takes it for one"),
-        (NAN, "model said.</p>"),
+    for after, still, words in (
+        (0.03, False, "no longer takes it for one"),
+        (0.7, True, "still takes it for one"),
+        (0.7, False, "no longer takes it for one"),  # its threshold is higher
+        (0.3, True, "still takes it for one"),
+        (NAN, False, "model said.</p>"),
     ):
-        text = written(tmp_path, replace(story, fooled=[replace(story.fooled[0], after=after)]))
+        text = written(tmp_path, replace(story, fooled=[replace(story.fooled[0], after=after, still=still)]))
+        assert ('class="bad"' in text) == still
         assert "This frame shows no success" in text and words in text
 
 

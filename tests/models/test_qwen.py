@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from models.tiny_vlm import small_vlm, window
+from referee.cli import main
 from referee.datasets.windows import LABELS
 from referee.errors import RefereeError
 from referee.models.vlm import make_input_builder, make_reward_parser, qwen
@@ -225,6 +226,36 @@ def test_adapters_of_other_models_are_refused(folder: Path, tmp_path: Path) -> N
     (lora / qwen.ADAPTER_WEIGHTS).rename(lora / "adapter_model.bin")
     with pytest.raises(RefereeError, match="save it as safetensors"):
         qwen.load(QwenOptions(model_path=folder, lora_path=lora))
+
+
+def test_an_adapter_that_only_names_another_model_is_warned_of(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lora = _adapter(folder, tmp_path / "lora")
+    (lora / qwen.NOTE).unlink(missing_ok=True)
+    config = json.loads((lora / qwen.ADAPTER).read_text())
+    for named, warns in (
+        (str(folder), False),
+        (f"Qwen/{folder.name}", False),
+        (None, False),
+        ("Qwen/Qwen3-VL-4B-Instruct", True),
+        (f"/elsewhere/{folder.name}", True),
+    ):
+        (lora / qwen.ADAPTER).write_text(json.dumps({**config, "base_model_name_or_path": named}))
+        caplog.clear()
+        qwen.load(QwenOptions(model_path=folder, lora_path=lora))
+        assert ("names" in caplog.text and "as its model" in caplog.text) == warns, named
+    qwen.write_note(lora, {"base": qwen.fingerprint(qwen.load(QwenOptions(model_path=folder)).net)})
+    caplog.clear()
+    qwen.load(QwenOptions(model_path=folder, lora_path=lora))
+    assert "as its model" not in caplog.text, "the note knows better"
+
+
+def test_the_size_of_a_model_without_a_download(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for size, count in (("tiny", 0.44e6), ("small", 3.25e6)):
+        assert main(["vlm", "tiny-init", str(tmp_path / size), "--size", size]) == 0
+        said = capsys.readouterr().out
+        assert int(said.split()[-2].replace(",", "")) == pytest.approx(count, rel=0.02)
 
 
 def test_what_is_no_model_is_one_line(folder: Path, tmp_path: Path) -> None:

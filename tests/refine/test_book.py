@@ -65,6 +65,9 @@ def test_what_a_resumed_run_asks_again_is_left_out(tmp_path: Path) -> None:
     again = Book(tmp_path, ("front", "side"))
     again.rewind(200)
     assert [each.step for each in again.sheets()] == [100, 200] and len(again.store) == 3
+    known = Book(tmp_path, ("front", "side"))
+    known.rewind(300, known.ids[::2])
+    assert [each.step for each in known.sheets()] == [100, 300]
 
 
 def test_mined_frames_cost_nothing(tmp_path: Path) -> None:
@@ -101,6 +104,27 @@ def test_a_person_answers_in_the_terminal_and_may_mistype(tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert "9 is not among 1..4" in said and "'one' is no number" in said
     assert (tmp_path / "sheets" / f"{kept.id}.png").exists()
+
+
+def test_the_answer_before_may_be_taken_back(tmp_path: Path) -> None:
+    book = Book(tmp_path, ("front", "side"))
+    first, second = book.add(sheet()), book.add(sheet(step=200))
+    typed = iter(["1 2", "u", "?1 3", "u", "?1 4", "2"])
+    person = Terminal(read=lambda _: next(typed))
+    person.ask(book, first, None)
+    assert book.sheets()[0].answers.tolist() == [1, 1, 0, 0]
+    person.ask(book, second, None)
+    assert [each.answers.tolist() for each in book.sheets()] == [[-1, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_the_end_of_input_is_no_answer(tmp_path: Path) -> None:
+    def over(question: str) -> str:
+        raise EOFError
+
+    book = Book(tmp_path, ("front", "side"))
+    kept = book.add(sheet())
+    Terminal(read=over).ask(book, kept, None)
+    assert (book.sheets()[0].answers == -1).all()
 
 
 def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,9 @@ def test_answers_are_half_of_what_is_learned_or_as_much_as_repeating_allows(arti
 
 def test_without_its_frames_a_model_cannot_be_refined(artifact: Artifact, tmp_path: Path) -> None:
     lost = replace(artifact, provenance={"files": {"train": ["/nowhere/train.pt"], "val": ["/nowhere/val.pt"]}})
-    with pytest.raises(RefereeError, match=r"/nowhere/train.pt is not there: set reward.refine.data"):
+    with pytest.raises(
+        RefereeError, match=r"/nowhere/train.pt is not there: set reward.refine.data \(--data of refine run\)"
+    ):
         Base.of(lost, None)
     with pytest.raises(RefereeError, match="the artifact names none"):
         Base.of(replace(artifact, provenance={}), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from referee import compat
 from referee.cli import main
 from referee.config import load
 from referee.errors import RefereeError
+from referee.rewards.patterns import Matcher
 from referee.rewards.text import TextOptions, final_answer, judge_texts, last_number
 from referee.workers.text import TextRewardWorker
 
@@ -30,7 +33,17 @@ from referee.workers.text import TextRewardWorker
         ("numeric", "0.333", "1/3", False),
         ("numeric", "I do not know", "7", False),
         ("numeric", "5 − 2 = 3 #### 4", "#### 4", True),
+        ("numeric", "\u22123", "3", False),
+        ("numeric", "\u22123", "-3", True),
+        ("numeric", "7-4", "-4", False),
+        ("numeric", "x = 7-4", "4", True),
+        ("numeric", "x=-4", "-4", True),
+        ("numeric", "(1)-4", "-4", False),
+        ("numeric", "1e9999999", "7", False),  # once, a number of ten million digits
+        ("numeric", "1e-9999999", "0", True),
+        ("numeric", "9" * 100_000, "9", False),
         ("regex", "yes, lifted", r"yes.*", True),
+        ("regex", "a\nb \u2212 ü", r"a.b . \w", True),
         ("regex", "oh yes", r"yes.*", False),
         ("math", r"\frac{1}{2}", "0.5", True),
         ("math", "(x+1)^2", "x^2+2x+1", True),
@@ -45,6 +58,29 @@ def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
     verdict = judge_texts([answer], [reference], TextOptions(rule=rule, success_reward=2.0, fail_reward=-1.0))
     assert verdict.success is not None and verdict.success.tolist() == [right] and verdict.probability is None
     assert verdict.score.tolist() == [2.0 if right else -1.0]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_pattern_has_a_time_limit_in_any_thread(
+    here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("referee.rewards.text._matcher", Matcher(0.3))
+    found: list[list[bool]] = []
+
+    def judge() -> None:
+        verdict = judge_texts(["a" * 40 + "!", "aaa"], ["(a+)+", "(a+)+"], TextOptions(rule="regex"))
+        assert verdict.success is not None
+        found.append(verdict.success.tolist())
+
+    thread = threading.Thread(target=judge)
+    start = time.monotonic()
+    if here:
+        judge()
+    else:
+        thread.start()
+        thread.join(30)
+    assert found == [[False, True]] and time.monotonic() - start < 20
+    assert "had no result in 0.3 s" in caplog.text
 
 
 def test_parts_of_a_text() -> None:

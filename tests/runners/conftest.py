@@ -11,6 +11,7 @@ from referee.datasets.payload import PayloadWriter
 from referee.envs.panda.env import PandaVectorEnv
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
+from referee.runners import run as run_recipe
 
 
 def pictures(count: int, seed: int) -> np.ndarray:
@@ -40,3 +41,15 @@ def refinable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reference = Reference.of(embed(net, images), images).calibrated(embed(net, images))
     Artifact(net, Calibration(), {"files": files}, reference).save(folder / "model")
     return folder / "model"
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four short episodes of a policy that acts at random, seen by both cameras."""
+    folder = tmp_path_factory.mktemp("recorded")
+    lines = ["runner.num_episodes=4", "runner.policy=random", "env.eval.max_episode_steps=12", "env.eval.num_envs=4",
+             "env.eval.data_collection.enabled=true", f"env.eval.data_collection.save_dir={folder / 'episodes'}",
+             "env.eval.cameras=[front,side]", "runner.film=false",
+             f"runner.logger.log_path={folder / 'run'}", "env.eval.num_threads=1"]  # fmt: skip
+    run_recipe(load("panda_random", lines))
+    return folder / "episodes"

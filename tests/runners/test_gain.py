@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from referee.refine.loop import Round
-from referee.runners.gain import Gain, gain
+from referee.runners.gain import Gain, control_hz, gain
 
 HOUR = 20 * 3600
 """Steps of a robot."""
@@ -51,6 +51,17 @@ def test_points_for_each_label_and_minute(tmp_path: Path) -> None:
     assert "20.0 % [10.0, 30.0] → 70.0 % [60.0, 80.0]" in said and "overlap" not in said
     assert "+100.0 per 100 labels, +20.0 per minute of a person, +25.0 per hour of the robot" in said
     assert "the model said         90.0 % → 80.0 %" in said
+
+
+def test_the_robot_s_own_clock_counts(tmp_path: Path) -> None:
+    """An arm at 10 Hz needs twice the time of the simulation for as many steps."""
+    run = written(tmp_path, evaluation(0, 0.2), evaluation(HOUR, 0.7))
+    assert control_hz(run) == 20
+    (run / "checkpoints" / "step_7").mkdir(parents=True)
+    (run / "checkpoints" / "step_7" / "meta.json").write_text('{"version": 1, "control_hz": 10}')
+    found = gain(run, [], 2.0)
+    assert isinstance(found, Gain) and found.robot_minutes == pytest.approx(120)
+    assert found.numbers()["points_per_robot_hour"] == pytest.approx(25)
 
 
 def test_only_labels_between_the_two_evaluations_count(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from referee.models.artifact import embed
 from referee.models.contract import probability_of
 from referee.rl import checkpoint
 from referee.runners.environments import open_model
-from referee.runners.train_policy import check
+from referee.runners.train_policy import check, train_policy
 from referee.runners.training import Training
 from referee.workers.reward import first_held
 
@@ -292,6 +292,31 @@ def test_an_alarm_ends_the_run_where_asked_for(model: Path) -> None:
     while not run.finished():
         run.iterate()
     assert run.steps < 2000 and run.alarm is not None and run.alarm.raised_at is not None
+
+
+def test_a_run_that_an_alarm_ended_says_so(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["reward.use_reward_model=true", f"reward.model.model_path={model}", "reward.alarm.stop=true",
+             "reward.alarm.frames=16", f"runner.logger.log_path={tmp_path / 'run'}", "runner.film=false",
+             "runner.logger.logger_backends=[]"]  # fmt: skip
+    train_policy(load("panda_ppo_mlp", [*SMALL, *lines]))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the alarm ended it at step" in said and "reward.alarm.stop=false" in said
+    meta = checkpoint.load_meta(checkpoint.find(tmp_path / "run"))
+    assert meta["control_hz"] == 20
+
+
+@pytest.mark.parametrize(
+    ("tasks", "warns"),
+    [(["Open the drawer."], True), (["Open the drawer.", "PickCube"], False), ([], False), (None, False)],
+)
+def test_a_model_of_another_task_is_said_to_be_one(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, tasks: list[str] | None, warns: bool
+) -> None:
+    artifact = Artifact.load(model)
+    artifact.provenance.update({} if tasks is None else {"tasks": tasks})
+    artifact.save(tmp_path / "model")
+    training(tmp_path / "model").close()
+    assert ('learned "Open the drawer.", but is to judge "Pick' in caplog.text) == warns
 
 
 def test_the_alarm_changes_nothing_in_training(model: Path) -> None:

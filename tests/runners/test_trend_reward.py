@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 from tests.models.served import TOKEN, serving
+from tests.models.tiny_vlm import small_vlm
 
 from referee.config import load
 from referee.envs.contract import StepResult
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
-from referee.models.vlm import Answers, make_reward_parser
+from referee.models.vlm import Answers, make_reward_parser, qwen
 from referee.models.window import Window
 from referee.rewards.assign import pay_windows
 from referee.runners import trends
@@ -375,12 +376,16 @@ reward:
         (["reward.model.model_type=vlm"], "vlm does not fit reward.reward_mode=history_buffer"),
         (["reward.model.model_path=null"], "model_path is not given"),
         (["env.train.max_episode_steps=3"], "min_history_size=5 is longer than an episode, which has 4 frames"),
-        ([f"{WINDOW}.history_size=4"], "min_history_size=5 is more than history_size=4"),
+        ([f"{WINDOW}.history_size=4"], rf"{WINDOW}: min_history_size=5 is more than history_size=4"),
         (["reward.model.input_builder_name=qwentrend_input_bilder"], "did you mean qwentrend_input_builder"),
         (["reward.model.reward_parser_params.positive_rewrd=1"], "did you mean positive_reward"),
         (["runner.task_type=text"], "policies here move robots"),
         (["reward.api.api_base=http://x/v1", "reward.model.lora_path=a"], "lora_path=a changes nothing"),
         (["reward.api.api_base=http://x/v1", "reward.model.model_path=null"], "reward.api.model is not given"),
+        (
+            ["reward.api.api_base=http://x/v1", "reward.model.use_chat_template=false"],
+            "a server asks in the model's chat",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(lines: list[str], says: str) -> None:
@@ -405,6 +410,22 @@ def test_a_model_is_asked_as_it_was_taught(caplog: pytest.LogCaptureFixture) -> 
     assert "fine-tuned" not in caplog.text
     assert trends._as_taught(note, name, {"max_frames": 2}) == (name, {"max_frames": 2})
     assert "fine-tuned with input_builder_name=qwentrend_input_builder" in caplog.text
+
+
+def test_a_model_that_was_taught_in_plain_text_is_asked_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = small_vlm(tmp_path / "model")
+    qwen.write_note(folder, {"use_chat_template": False})
+    lines = [*PPO, f"reward.model.model_path={folder}", "reward.model.precision=fp32"]
+
+    def chat(*more: str) -> bool:
+        config = load("panda_ppo_mlp_qwentrend_reward", [*lines, *more]).config
+        return make_window_model(config.reward).model.encoder.chat  # type: ignore[attr-defined]
+
+    assert chat() is False and "fine-tuned" not in caplog.text
+    assert chat("reward.model.use_chat_template=true") is True
+    assert "was fine-tuned with use_chat_template=false" in caplog.text
+    (folder / qwen.NOTE).unlink()
+    assert chat() is True
 
 
 @pytest.mark.usefixtures("scripted")

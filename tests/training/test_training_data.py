@@ -95,6 +95,21 @@ def test_cameras_can_be_chosen(tmp_path: Path) -> None:
         open_data(DataOptions(data_path=store, cameras=("wrist",)), tmp_path / "c")
 
 
+def test_an_artifact_finds_its_frames_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    data = open_data(DataOptions(data_path=Path("store")), Path("frames"))
+    assert data.provenance()["files"]["train"] == [str(tmp_path / "frames" / "train.pt")]
+
+
+def test_an_artifact_knows_which_tasks_it_learned(tmp_path: Path) -> None:
+    about = ({"description": "Lift it.", "task": "Lift"}, {"task": "Push"}, {})
+    found = [replace(each, meta=replace(each.meta, **about[i % 3])) for i, each in enumerate(episodes(12))]
+    EpisodeStore(tmp_path / "store").append_many(found)
+    data = open_data(DataOptions(data_path=tmp_path / "store"), tmp_path / "frames")
+    assert data.provenance()["tasks"] == ["Lift it.", "Push"]
+
+
 def test_several_files_are_one_set(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
     data = open_data(DataOptions(data_path=store), tmp_path / "a")

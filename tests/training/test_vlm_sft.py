@@ -246,3 +246,18 @@ def test_the_documented_command_and_the_audit(
     assert "Does the robot come closer" in (best / "report" / "report.html").read_text()
     assert main(["audit", str(best), str(data / "train" / "segments.jsonl")]) == 2
     assert "was trained on 24 of these 24 episodes" in capsys.readouterr().err
+
+
+def test_what_each_label_was_taken_for_is_printed_and_logged(
+    base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged: list[dict[str, float]] = []
+    options = _options(base, data, tmp_path / "run", max_epochs=1)
+    fine_tune(options, Console(), log=lambda values, step: logged.append(values))
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    start = printed.index(["true", "\\", "said", "positive", "negative", "unclear"])
+    rows = {row[0]: [float(cell) for cell in row[1:]] for row in printed[start + 1 : start + 4]}
+    last = [values for values in logged if "val/loss" in values][-1]
+    for name, row in rows.items():
+        assert [last[f"val/confusion/{name}_as_{said}"] for said in ("positive", "negative", "unclear")] == row
+        assert sum(row) == 4  # of twelve windows

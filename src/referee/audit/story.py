@@ -69,11 +69,15 @@ class Arm:
 
 @dataclass(frozen=True, eq=False)
 class Fooled:
-    """A frame uint8[V,H,W,3] that fooled the frozen model; after: what the refined one says, nan for none."""
+    """A frame uint8[V,H,W,3] that fooled the frozen model.
+
+    after: what the refined one says, nan for none. still: whether it calls that a success, at its own threshold.
+    """
 
     image: np.ndarray
     probability: float
     after: float
+    still: bool
     step: int
 
 

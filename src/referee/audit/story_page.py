@@ -84,7 +84,7 @@ def _fooled(fooled: Sequence[Fooled], *, tricked: bool) -> str:
         return ""
     pictures = []
     for each in fooled:
-        tone, after = "bad" if each.after >= 0.5 else "good", escape(whole(each.after))
+        tone, after = "bad" if each.still else "good", escape(whole(each.after))
         then = "" if math.isnan(each.after) else f' → after refinement <b class="{tone}">{after}</b>'
         words = f"said <b>{escape(whole(each.probability))}</b>{then}<small>step {number(each.step)}</small>"
         pictures.append(_picture(each.image, words))
@@ -99,7 +99,7 @@ def _no_success(count: int) -> str:
 
 def _still(fooled: Sequence[Fooled]) -> str:
     """Whether the refined model makes the same mistakes."""
-    still, known = sum(each.after >= 0.5 for each in fooled), sum(not math.isnan(each.after) for each in fooled)
+    still, known = sum(each.still for each in fooled), sum(not math.isnan(each.after) for each in fooled)
     if not known:
         return ""
     if len(fooled) == 1:

@@ -166,6 +166,9 @@ class RunnerConfig:
         only_if="recipe=train_reward",
     )
     task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
+    imports: tuple[str, ...] = key(
+        (), "modules of yours to import first, as those that register input builders; looked for here, too", single=True
+    )
     background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
     num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
     num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,

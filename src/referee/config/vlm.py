@@ -57,7 +57,9 @@ class VLMModelConfig:
     max_new_tokens: int = key(16, "longest answer", low=1, only_if=GENERATES)
     do_sample: bool = key(False, "draw answers instead of taking the likeliest", only_if=GENERATES)
     temperature: float = key(0.0, "of what is drawn; 0 = as the model says", low=0, only_if="do_sample")
-    use_chat_template: bool = key(True, "ask as a user in the model's own chat format, else in plain text")
+    use_chat_template: bool | None = key(
+        None, "ask as a user in the model's own chat format, else in plain text; null = as it was taught, else true"
+    )
     history_buffers: Buffers = key(
         None, "the windows that are judged, by any names; null = one of 5 frames at every step",
         only_if="reward.reward_mode=history_buffer",

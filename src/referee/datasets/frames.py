@@ -184,6 +184,7 @@ def _write(
         paths = {side: stack.enter_context(files.replacing(folder / f"{side}.pt")) for side in ("train", "val")}
         writers = {side: stack.enter_context(PayloadWriter(path)) for side, path in paths.items()}
         samples: dict[str, dict[str, list[int]]] = {side: {} for side in writers}
+        tasks: set[str] = set()
         for episode in episodes:
             for side, piece in pieces.get(episode.meta.id, ()):
                 names = names or tuple(_camera_name(episode, camera) for camera in cameras)
@@ -194,10 +195,11 @@ def _write(
                         writers[side].add(views, piece.labels[used])
                     except RefereeError as error:
                         raise RefereeError(f"episode {episode.meta.id}: {error}") from error
+                    tasks |= {episode.meta.description or episode.meta.task} - {""}
                     samples[side].setdefault(episode.meta.id, []).extend((piece.start + used).tolist())
         for side, writer in writers.items():
             where = {
-                "split": side, "cameras": list(names), "episodes": list(samples[side]),
+                "split": side, "cameras": list(names), "tasks": sorted(tasks), "episodes": list(samples[side]),
                 "episode_of_sample": [i for i, frames in enumerate(samples[side].values()) for _ in frames],
                 "frame_of_sample": [frame for frames in samples[side].values() for frame in frames],
             }  # fmt: skip

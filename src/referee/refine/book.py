@@ -64,9 +64,18 @@ class Book:
         self._cameras, self._task = tuple(cameras), task
         self._sheets = [_sheet(episode) for episode in self.store if episode.meta.source == SOURCE]
 
-    def rewind(self, step: int) -> None:
-        """Leave out what was asked after a step, by a run that is resumed from there; it stays in the store."""
-        self._sheets = [sheet for sheet in self._sheets if sheet.step <= step]
+    @property
+    def ids(self) -> list[str]:
+        """Of its sheets, oldest first."""
+        return [sheet.id for sheet in self._sheets]
+
+    def rewind(self, step: int, ids: Sequence[str] | None = None) -> None:
+        """Leave out what a run had not asked when it was saved at a step, and is resumed from there.
+
+        ids: of the sheets that it had; those of the steps up to there, if nobody knows. All of it stays in the store.
+        """
+        kept = {sheet.id for sheet in self._sheets if sheet.step <= step} if ids is None else set(ids)
+        self._sheets = [sheet for sheet in self._sheets if sheet.id in kept]
 
     def add(self, sheet: Sheet) -> Sheet:
         """Keep a sheet; it is on disk when this returns."""
@@ -76,12 +85,14 @@ class Book:
         self._sheets.append(kept)
         return kept
 
-    def answer(self, sheet: Sheet, values: Sequence[bool | None], *, source: str, who: str) -> None:
-        """Write down answers, one per frame; None is no answer."""
+    def answer(self, sheet: Sheet, values: Sequence[bool | None], *, source: str, who: str, anew: bool = False) -> None:
+        """Write down answers, one per frame; None is no answer, and with `anew` takes back one that is there."""
         if len(values) != len(sheet):
             raise RefereeError(f"{len(values)} answers to {len(sheet)} questions")
         words = [
-            Word(sheet.id, bool(value), frame, source, who) for frame, value in enumerate(values) if value is not None
+            Word(sheet.id, None if value is None else bool(value), frame, source, who)
+            for frame, value in enumerate(values)
+            if value is not None or anew
         ]
         if words:
             self.log.extend(words)

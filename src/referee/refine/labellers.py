@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+import select
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +22,13 @@ from referee.pictures import atomic_save, banner, border
 from referee.refine.book import Book, Sheet
 
 COLUMNS, TILE = 6, 160
+UNDO = ("u", "undo")
+PIECE = 0.1
+"""Seconds of waiting for an answer, after which signals are heard."""
+
+
+class Left(Exception):
+    """Whoever was asked pressed Ctrl-C."""
 
 
 class Labeller(Protocol):
@@ -44,23 +56,70 @@ class Terminal:
         if read is None and not sys.stdin.isatty():
             raise RefereeError("labeller terminal needs a terminal to ask in: use log, and label with another tool")
         self._console = console or Console()
-        self._read = read or self._console.input
+        self._read = read or self._line
+        self._before: Sheet | None = None
+        self.room: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Open while a question is in the terminal: whoever draws there makes room."""
 
     def ask(self, book: Book, sheet: Sheet, truth: np.ndarray | None) -> None:
-        """Ask until the answer can be read."""
-        path = book.folder / "sheets" / f"{sheet.id}.png"
-        save_sheet(path, sheet)
-        self._console.print(
-            f"{len(sheet)} frames are in [bold]{path}[/bold]. Type the numbers of those that show a success, as "
-            "1 4 7-9; ?5 where you cannot tell; nothing where none does.", soft_wrap=True,
-        )  # fmt: skip
-        while True:
+        """Ask until the answer can be read; Ctrl-C or Ctrl-D leaves the question unanswered."""
+        with self.room():
             try:
-                values = parse(self._read("successes: "), len(sheet))
-                break
+                self._ask(book, sheet)
+            except (EOFError, Left):
+                self._console.print("\nno answer; it may still come through the label log", highlight=False)
+
+    def _ask(self, book: Book, sheet: Sheet, *, anew: bool = False) -> None:
+        """anew: there is an answer already, which the new one replaces."""
+        self._show(book, sheet)
+        while True:
+            typed = self._typed()
+            if typed.strip().lower() in UNDO:
+                self._take_back(book, sheet)
+                continue
+            try:
+                values = parse(typed, len(sheet))
             except ValueError as error:
                 self._console.print(f"{error}; once more", markup=False)
-        book.answer(sheet, values, source="keyboard", who="terminal")
+                continue
+            book.answer(sheet, values, source="keyboard", who="terminal", anew=anew)
+            self._before = sheet
+            return
+
+    def _show(self, book: Book, sheet: Sheet) -> None:
+        path = book.folder / "sheets" / f"{sheet.id}.png"
+        save_sheet(path, sheet)
+        back = "; u to answer the sheet before once more" if self._before is not None else ""
+        self._console.print(
+            f"{len(sheet)} frames are in [bold]{path}[/bold]. Type the numbers of those that show a success, as "
+            f"1 4 7-9; ?5 where you cannot tell; nothing where none does{back}.", soft_wrap=True,
+        )  # fmt: skip
+
+    def _take_back(self, book: Book, sheet: Sheet) -> None:
+        """Ask about the sheet before once more, then show this one again."""
+        before, self._before = self._before, None
+        if before is None:
+            self._console.print("there is no answer to take back; once more")
+            return
+        try:
+            self._ask(book, before, anew=True)
+        finally:
+            self._before = before
+        self._show(book, sheet)
+
+    def _typed(self) -> str:
+        with _leaving():
+            return self._read("successes: ")
+
+    def _line(self, question: str) -> str:
+        """What is typed. It waits in pieces: a Ctrl-C just before one long read would be heard only after an answer."""
+        self._console.print(question, end="")
+        while not select.select([sys.stdin], [], [], PIECE)[0]:
+            pass
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line
 
 
 class Log:
@@ -69,6 +128,28 @@ class Log:
     def ask(self, book: Book, sheet: Sheet, truth: np.ndarray | None) -> None:
         """Draw the frames, for a tool that shows them."""
         save_sheet(book.folder / "sheets" / f"{sheet.id}.png", sheet)
+
+
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """Ctrl-C leaves a question, after whoever listens for it has heard it; else one would go on waiting for an answer.
+
+    Signals are heard by the main thread only.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def press(number: int, frame: FrameType | None) -> None:
+        before(number, frame)
+        raise Left
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 LABELLERS = {"truth": Truth, "terminal": Terminal, "log": Log}

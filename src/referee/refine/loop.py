@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ POOL = 4096
 PER_LOOK = 512
 """Of them, from one look."""
 RECENT = 3
-"""Rounds in which frames drawn evenly are held out, to compare models on; older ones are learned from."""
+"""The latest sheets of which frames drawn evenly are answered: these are held out, to compare models on; older ones are
+learned from."""
 HELD_OUT = 8
 """So many of them, and so many answers to learn from, are needed before a model is retrained."""
 SHARES = {"random": 1 / 3, "firing": 1 / 3, "unsure": 1 / 6, "strange": 1 / 6}
@@ -49,7 +51,7 @@ class RefineOptions:
     """Of a retraining; 0 = the cores."""
 
     def __post_init__(self) -> None:
-        if self.ask < 2 or 0 < self.budget < self.ask:
+        if self.ask < 2 or self.budget < 0 or 0 < self.budget < self.ask:
             raise RefereeError(
                 f"refining asks about 2 frames or more, within its budget: not {self.ask} of {self.budget}"
             )
@@ -74,6 +76,18 @@ class Round:
     """The model before and the retrained one; None where none was retrained."""
     seconds: dict[str, float]
     """Of asking, training and auditing."""
+    sheet: str = ""
+    """What was asked, by its name in the book."""
+    threshold: float | None = None
+    """From which probability on the model that was asked about called a frame a success."""
+
+    def heard(self, sheets: Mapping[str, Sheet]) -> Round:
+        """The same with the answers that are there by now: some come when the next rounds are over."""
+        sheet = sheets.get(self.sheet)
+        if sheet is None or self.threshold is None:
+            return self
+        fooled, missed = mistakes(sheet, self.threshold)
+        return replace(self, fooled=fooled, missed=missed)
 
     @classmethod
     def from_json(cls, line: str) -> Round:
@@ -114,17 +128,40 @@ class Refiner:
         self.book = Book(self.folder / BOOK, artifact.spec.cameras, task=task)
         self.rounds = read_rounds(self.folder)
         self._base = Base.of(artifact, data)
-        self._labeller, self._mode = labeller, mode
+        self.labeller, self._mode = labeller, mode
         self._pool: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         self._learned_from = 0
 
-    def rewind(self, step: int, version: int) -> Artifact:
-        """Go back to how it was at a step: the version that judged then, and only what was asked by then."""
-        self.book.rewind(step)
-        self.rounds = [each for each in self.rounds if each.step <= step]
+    def rewind(self, step: int, version: int, ids: Sequence[str] | None = None) -> Artifact:
+        """Go back to how it was at a step: the version that judged then, and only what was asked by then.
+
+        ids: of the sheets that were there, if they are known.
+        """
+        self.book.rewind(step, ids)
+        kept = None if ids is None else {"", *ids}
+        rounds = [each for each in self.rounds if each.step <= step and (kept is None or each.sheet in kept)]
+        if rounds != self.rounds:
+            self.rounds = rounds
+            self._write()  # what is forgotten must not come back with the next resume
         if version:
-            self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
+            self._load(version)
         return self.artifact
+
+    def take_up(self) -> bool:
+        """Go on where the folder ends, with the version that judged last; False where it is empty."""
+        if self.rounds and (self.folder / VERSIONS / f"v{self.rounds[-1].version}").is_dir():
+            self._load(self.rounds[-1].version)
+        self._learned_from = max((each.answered for each in self.rounds if each.compared is not None), default=0)
+        return bool(self.book.ids)
+
+    def _load(self, version: int) -> None:
+        self.artifact, self.version = Artifact.load(self.folder / VERSIONS / f"v{version}"), version
+
+    def ask_again(self) -> None:
+        """Ask about the sheets to which nobody has said anything."""
+        for sheet in self.book.sheets():
+            if (sheet.answers == UNKNOWN).all():
+                self.labeller.ask(self.book, sheet, None)
 
     def place(self) -> Path:
         """Where the version that judges now lies."""
@@ -167,26 +204,33 @@ class Refiner:
                 ends=ends if self._mode == "terminal" else None,
             )  # fmt: skip
             self._learned_from = answers
-        fooled, missed = self._mistakes(sheet)
+        threshold = self.artifact.calibration.threshold_in(self._mode)
+        fooled, missed = (0, 0) if sheet is None else mistakes(sheet, threshold)
         swapped = found is not None and found.compared.better
         if swapped:
             assert found is not None
             self._take_over(found.artifact, step, answers)
+        sheets = self.book.sheets()
         done = Round(
             step=step,
             version=self.version,
             asked=0 if sheet is None else len(sheet),
-            answered=sum(int((each.answers[~each.of(MINED)] != UNKNOWN).sum()) for each in self.book.sheets()),
+            answered=sum(int((each.answers[~each.of(MINED)] != UNKNOWN).sum()) for each in sheets),
             fooled=fooled,
             missed=missed,
             swapped=swapped,
             compared=None if found is None else found.compared,
             seconds={"asking": asked - began, **({} if found is None else found.seconds)},
+            sheet="" if sheet is None else sheet.id,
+            threshold=threshold,
         )
-        self.rounds.append(done)
+        self.rounds = [*up_to_date(self.rounds, sheets), done]
+        self._write()
+        return done
+
+    def _write(self) -> None:
         lines = "".join(json.dumps(asdict(each)) + "\n" for each in self.rounds)
         files.write_text(self.folder / ROUNDS, lines)
-        return done
 
     def account(self, robot_seconds: float) -> dict[str, float]:
         """What it cost so far, as plain numbers."""
@@ -218,15 +262,8 @@ class Refiner:
         sheet = self.book.add(Sheet(images[rows], said[rows], chosen.reasons, step, self.version))
         known = all(each[3] is not None for each in pool)
         truth = np.concatenate([each[3] for each in pool if each[3] is not None])[rows] if known else None
-        self._labeller.ask(self.book, sheet, truth)
+        self.labeller.ask(self.book, sheet, truth)
         return self.book.sheets()[-1]
-
-    def _mistakes(self, sheet: Sheet | None) -> tuple[int, int]:
-        """How many frames of a sheet the present model wrongly calls a success, and how many it misses."""
-        if sheet is None:
-            return 0, 0
-        fires = sheet.probability >= self.artifact.calibration.threshold_in(self._mode)
-        return int((fires & (sheet.answers == FAILURE)).sum()), int((~fires & (sheet.answers == SUCCESS)).sum())
 
     def _confirmed(self) -> np.ndarray | None:
         """f32[m,e]: where the successes lie that somebody has confirmed."""
@@ -241,16 +278,16 @@ class Refiner:
         """
         sheets = self.book.sheets()
         asked = [sheet for sheet in sheets if not sheet.of(MINED).all()]
-        held = {sheet.id for sheet in asked[-RECENT:]}
+        held = {sheet.id for sheet in [each for each in asked if _drawn(each).any()][-RECENT:]}
         learn, recent, even = [], [], []
         for sheet in sheets:
-            known, drawn = sheet.answers != UNKNOWN, sheet.of("random")
-            out = known & drawn if sheet.id in held else np.zeros(len(sheet), bool)
+            known, drawn = sheet.answers != UNKNOWN, _drawn(sheet)
+            out = drawn if sheet.id in held else np.zeros(len(sheet), bool)
             if not asked:
                 out = np.arange(len(sheet)) % 4 == 3
             learn.append((sheet, known & ~out))
             recent.append((sheet, out))
-            even.append((sheet, known & drawn))
+            even.append((sheet, drawn))
         return _labelled(learn), _labelled(recent), _labelled(even)
 
     def _take_over(self, artifact: Artifact, step: int, answers: int) -> None:
@@ -269,6 +306,23 @@ def read_rounds(folder: Path) -> list[Round]:
         return [Round.from_json(line) for line in path.read_text().splitlines()]
     except (ValueError, TypeError, KeyError) as error:
         raise RefereeError(f"{path} is cut off or broken ({error})") from error
+
+
+def up_to_date(rounds: Sequence[Round], sheets: Sequence[Sheet]) -> list[Round]:
+    """Rounds with the answers that are there by now."""
+    named = {sheet.id: sheet for sheet in sheets}
+    return [each.heard(named) for each in rounds]
+
+
+def mistakes(sheet: Sheet, threshold: float) -> tuple[int, int]:
+    """How many frames of a sheet its model wrongly called a success, and how many successes it missed."""
+    fires = sheet.probability >= threshold
+    return int((fires & (sheet.answers == FAILURE)).sum()), int((~fires & (sheet.answers == SUCCESS)).sum())
+
+
+def _drawn(sheet: Sheet) -> np.ndarray:
+    """bool[k]: frames that were drawn evenly and answered."""
+    return sheet.of("random") & (sheet.answers != UNKNOWN)
 
 
 def _labelled(rows: list[tuple[Sheet, np.ndarray]]) -> Labelled:

@@ -65,7 +65,7 @@ class Base:
             what = f"{missing[0]} is not there" if missing else "the artifact names none"
             raise RefereeError(
                 f"refining {artifact.folder or 'a model'} needs the frames that it was trained and validated on, but "
-                f"{what}: set reward.refine.data to a folder with train.pt and val.pt"
+                f"{what}: set reward.refine.data (--data of refine run) to a folder with train.pt and val.pt"
             )
         self.train = FrameSet(self.train_files, artifact.spec.cameras)
         self.val = [RewardBinaryDataset(path) for path in self.val_files]

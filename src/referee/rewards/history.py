@@ -32,14 +32,14 @@ class HistoryBuffer:
     def __post_init__(self) -> None:
         for name in ("history_size", "min_history_size", "input_interval"):
             if getattr(self, name) < 1:
-                raise RefereeError(f"history_buffers: {name} is {getattr(self, name)}, but 1 is the least")
+                raise RefereeError(f"{name} is {getattr(self, name)}, but 1 is the least")
         if self.min_history_size > self.history_size:
             raise RefereeError(
-                f"history_buffers: min_history_size={self.min_history_size} is more than history_size="
+                f"min_history_size={self.min_history_size} is more than history_size="
                 f"{self.history_size}, so no window would ever be long enough: lower it"
             )
         if not self.history_keys or set(self.history_keys) - set(KEYS):
-            raise RefereeError(f"history_buffers: history_keys are {list(self.history_keys)}: use {' and '.join(KEYS)}")
+            raise RefereeError(f"history_keys are {list(self.history_keys)}: use {' and '.join(KEYS)}")
 
     @property
     def first(self) -> int:

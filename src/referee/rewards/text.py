@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,11 @@ from referee.config.keys import nearest_word
 from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.contract import Verdict
+from referee.rewards.patterns import Matcher
 
-NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
+NUMBER = re.compile(r"(?:(?<![\w.)\]}%])[-+])?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
+"""A sign behind a digit, a letter or a bracket is no sign of a number but a difference: 7-4 ends in 4."""
+MINUS = "\N{MINUS SIGN}"
 LONGEST = 1000
 """Characters of an answer that are read as mathematics: nobody's result is longer."""
 SECONDS = 30
@@ -66,18 +68,18 @@ def final_answer(text: str) -> str:
 
 
 def last_number(text: str) -> float | None:
-    """The last number in a text, as 1,234.5, -2e3, 3/4 or 12%."""
-    found = NUMBER.findall(text)
+    """The last number in a text, as 1,234.5, -2e3, 3/4 or 12%; None where none is, or it is too large for one."""
+    found = NUMBER.findall(text.replace(MINUS, "-"))
     if not found:
         return None
     plain = found[-1].replace(",", "")
     percent = plain.endswith("%")
     top, _, bottom = plain.rstrip("%").partition("/")
     try:
-        value = float(Fraction(top.strip().rstrip(".")) / Fraction((bottom or "1").strip()))
-    except (ValueError, ZeroDivisionError, OverflowError):
+        value = float(top) / float(bottom or "1")
+    except ZeroDivisionError:
         return None
-    return value / 100 if percent else value
+    return (value / 100 if percent else value) if math.isfinite(value) else None
 
 
 def exact(answer: str, reference: str, options: TextOptions) -> bool:
@@ -95,11 +97,12 @@ def numeric(answer: str, reference: str, options: TextOptions) -> bool:
 
 
 def regex(answer: str, reference: str, options: TextOptions) -> bool:
-    """The reference is a pattern; the whole answer must fit it."""
+    """The reference is a pattern; the whole answer must fit it, and that must be clear in a few seconds."""
     try:
-        return re.fullmatch(reference, answer.strip(), re.DOTALL) is not None
-    except re.error as error:
+        re.compile(reference)
+    except (re.error, OverflowError, RecursionError) as error:
         raise RefereeError(f"reference {reference!r} is no regular expression: {error}") from error
+    return _matcher.fits(reference, answer.strip())
 
 
 def maths(answer: str, reference: str, options: TextOptions) -> bool:
@@ -133,5 +136,6 @@ def _library() -> Any:
     return library
 
 
+_matcher = Matcher()
 Rule = Callable[[str, str, TextOptions], bool]
 RULES: dict[str, Rule] = {"exact": exact, "numeric": numeric, "regex": regex, "math": maths}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from referee.config import Loaded
+from referee.config.imports import import_modules
 from referee.runners.collect_data import collect_data
 from referee.runners.collect_labels import collect_labels
 from referee.runners.demo import demo
@@ -31,4 +32,5 @@ RUNNERS: dict[str, Callable[[Loaded], None]] = {
 
 def run(loaded: Loaded) -> None:
     """Start whatever recipe the configuration names."""
+    import_modules(loaded.config.runner.imports)
     RUNNERS[loaded.config.runner.recipe](replace(loaded, config=with_robot(loaded.config)))

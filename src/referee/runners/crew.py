@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from referee.config import Config
+from referee.config.imports import import_modules
 from referee.config.learning import SACConfig
 from referee.models.packed import Packed
 from referee.rl.policy import PolicySpec
@@ -32,6 +33,7 @@ class Crew:
     """Makes rollouts. Of several crews, each has its share of the environments of a run."""
 
     def __init__(self, config: Config, folder: Path, spec: PolicySpec, *, rank: int = 0, of: int = 1) -> None:
+        import_modules(config.runner.imports)
         train, seed = config.env.train, config.runner.seed
         assert train is not None
         share = train.num_envs // of

@@ -23,7 +23,7 @@ from referee.audit.story import Arm, Card, Fooled, Stage, Story
 from referee.audit.story_page import write_story
 from referee.audit.story_words import headline, whole
 from referee.audit.words import percent
-from referee.config import Config, Loaded, PandaEnvConfig
+from referee.config import Config, Loaded, PandaEnvConfig, load
 from referee.envs.panda.tasks import TASKS
 from referee.episodes import EpisodeStore
 from referee.errors import ConfigError, RefereeError
@@ -63,6 +63,11 @@ DATA_SEED, FRESH_SEED, JUDGE_SEED = 7, 100_007, 3_000_000
 EPISODES = 256
 """Of each evaluation at the end."""
 FILM_PIXELS = 180
+LEFT = frozenset({
+    "config.yaml", "tasks.png", "episodes.png", "result.json", REPORT, "episodes", "reward", "fresh", "audit", "start",
+    "frozen_reward_model", "with_refinement",
+})  # fmt: skip
+"""What lies in the folder of a demo, and may be replaced by another one."""
 REFINE = ["reward.refine.enabled=true", "reward.refine.interval=4"]
 
 
@@ -222,13 +227,11 @@ def _story(
 ) -> Story:
     """What happened, for the page."""
     first, last = arms[0], arms[-1]
-    said = [each.judge(first.ends.images).probability for each in (frozen, last.artifact)]
-    assert said[0] is not None and said[1] is not None
-    threshold = frozen.calibration.threshold_in("terminal")
-    rows = np.flatnonzero((said[0] >= threshold) & ~first.ends.truth)
-    rows = rows[np.argsort(-said[0][rows], kind="stable")][:6]
+    (said, fires), (after, still) = (_judged(each, first.ends.images) for each in (frozen, last.artifact))
+    rows = np.flatnonzero(fires & ~first.ends.truth)
+    rows = rows[np.argsort(-said[rows], kind="stable")][:6]
     step = first.arm.steps[-1]
-    fooled = [Fooled(first.ends.images[i], float(said[0][i]), float(said[1][i]), step) for i in rows]
+    fooled = [Fooled(first.ends.images[i], float(said[i]), float(after[i]), bool(still[i]), step) for i in rows]
     both = Ends(*(np.concatenate([getattr(each.ends, name) for each in arms]) for name in ("images", "truth")))
     cards = [_card(name, each, both) for name, each in (("before refinement", frozen), ("after", last.artifact))]
     account = last.account
@@ -261,9 +264,7 @@ def _story(
 
 def _card(name: str, artifact: Artifact, ends: Ends) -> Card:
     """How far a model can be trusted on what the policies do."""
-    said = artifact.judge(ends.images).probability
-    assert said is not None
-    fires, truth = said >= artifact.calibration.threshold_in("terminal"), ends.truth
+    (said, fires), truth = _judged(artifact, ends.images), ends.truth
     mixed = 0 < truth.sum() < len(truth)
     return Card(name, {
         "frames": f"last states of {len(truth)} episodes of both policies",
@@ -272,6 +273,13 @@ def _card(name: str, artifact: Artifact, ends: Ends) -> Card:
         "failing episodes paid": f"{int((fires & ~truth).sum())} of {int((~truth).sum())}",
         "successes detected": f"{int((fires & truth).sum())} of {int(truth.sum())}",
     })  # fmt: skip
+
+
+def _judged(artifact: Artifact, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """f32[n], bool[n]: what a model says of last states, and which of them it calls a success."""
+    said = artifact.judge(images).probability
+    assert said is not None
+    return said, said >= artifact.calibration.threshold_in("terminal")
 
 
 def _examples(store: EpisodeStore, artifact: Artifact) -> list[tuple[str, np.ndarray]]:
@@ -331,8 +339,23 @@ def _say_goodbye(console: Console, folder: Path, story: Story, arms: list[Finish
 
 def clear(folder: Path) -> None:
     """Make room for a demo: what an earlier one left is removed, anything else is refused."""
-    if not folder.exists():
+    if folder.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise RefereeError(f"--out {folder} is where you are, or above: choose a folder of its own")
+    if not folder.exists() and not folder.is_symlink():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.yaml").exists()):
+    if not _left_by_a_demo(folder):
         raise RefereeError(f"{folder} is there, and no earlier demo: choose another --out")
     shutil.rmtree(folder)
+
+
+def _left_by_a_demo(folder: Path) -> bool:
+    """Whether a folder holds what a demo writes, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        return True
+    try:
+        return names <= LEFT and load(str(folder / "config.yaml")).config.runner.recipe == "demo"
+    except ConfigError:
+        return False

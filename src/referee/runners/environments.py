@@ -148,12 +148,23 @@ def make_payment(
     reward = make_reward(config.reward, env, config.algorithm.rollout_steps, hold=hold)
     if reward is None:
         return None
+    _warn_of_another_task(reward.manager.artifact, config.env.train.task, env.task_description)
     rewards = [reward]
     if crews > 1:
         share, steps = env.num_envs // crews, config.algorithm.rollout_steps
         rewards = [RewardWorker(reward.manager, env, steps, hold=hold, num_envs=share) for _ in range(crews)]
     alarm, seed = make_alarm(config.reward, reward), config.runner.seed
     return Payment(config.reward, rewards, alarm, make_refiner(config, reward, folder), seed=seed)
+
+
+def _warn_of_another_task(model: Artifact, *here: str) -> None:
+    """Say where a model learned other tasks only: it may pay for anything. here: the task, by name and in words."""
+    learned = model.provenance.get("tasks", [])
+    if learned and not set(learned) & set(here):
+        _log.warning(
+            'the reward model learned "%s", but is to judge "%s": audit it on episodes of that before you trust it',
+            '", "'.join(learned), here[-1],
+        )  # fmt: skip
 
 
 def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner | None:

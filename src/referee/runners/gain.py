@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from referee.refine.loop import Round
+from referee.rl.checkpoint import CheckpointError, find, load_meta
 from referee.runners.logbook import METRICS, read_metrics
 from referee.sim.scene import CONTROL_HZ
 
@@ -28,6 +29,8 @@ class Gain:
     labels: int
     seconds_per_label: float | None
     """None where nobody knows."""
+    hz: float = CONTROL_HZ
+    """Steps of the robot in a second."""
 
     @property
     def points(self) -> float:
@@ -42,7 +45,7 @@ class Gain:
     @property
     def robot_minutes(self) -> float:
         """By the robot's own clock."""
-        return (self.last["step"] - self.first["step"]) / CONTROL_HZ / 60
+        return (self.last["step"] - self.first["step"]) / self.hz / 60
 
     def numbers(self) -> dict[str, float]:
         """Points gained, and points for each that was spent; what is not known or cost nothing is left out."""
@@ -89,7 +92,16 @@ def gain(run: Path, rounds: Sequence[Round], seconds_per_label: float | None) ->
     first, last = found[0], found[-1]
     before = max((each.answered for each in rounds if each.step < first["step"]), default=0)
     after = max((each.answered for each in rounds if each.step <= last["step"]), default=0)
-    return Gain(first, last, after - before, seconds_per_label)
+    return Gain(first, last, after - before, seconds_per_label, control_hz(run))
+
+
+def control_hz(run: Path) -> float:
+    """Steps of a second in the world of a run, as its checkpoints say; those of the embedded Panda if they do not."""
+    try:
+        meta = load_meta(find(Path(run)))
+    except CheckpointError:
+        return CONTROL_HZ
+    return float(meta.get("control_hz") or CONTROL_HZ)
 
 
 def _interval(line: Mapping[str, float]) -> tuple[float, float]:

@@ -25,6 +25,8 @@ from referee.workers.reward import RewardWorker
 
 MINED_STEPS = 8
 """Steps of an episode in which no task can be done."""
+SHEETS = "payment.sheets"
+"""In a checkpoint: what had been asked, by its names in the book."""
 _log = logging.getLogger(__name__)
 
 
@@ -186,13 +188,16 @@ class Payment:
         }
         if self.alarm is not None:
             state |= {f"alarm.{name}": value for name, value in self.alarm.save_state().items()}
+        if self.refiner is not None:
+            state[SHEETS] = np.frombuffer("\n".join(self.refiner.book.ids).encode(), np.uint8)
         return state | {"payment.version": np.array(self.manager.version), "payment.swaps": np.array(self.swaps, int)}
 
     def restore_state(self, state: Mapping[str, np.ndarray], step: int) -> None:
         """Go on from the state that was saved at a step; the model of that version is in the refiner's folder."""
         version = int(state.get("payment.version", 0))
         if self.refiner is not None:
-            artifact = self.refiner.rewind(step, version)
+            ids = state[SHEETS].tobytes().decode().split() if SHEETS in state else None
+            artifact = self.refiner.rewind(step, version, ids)
             self.swaps = state["payment.swaps"].tolist() if "payment.swaps" in state else []
             if version:
                 self._let_judge(artifact, version)

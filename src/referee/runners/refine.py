@@ -17,7 +17,18 @@ from referee.labels.log import SUCCESS, UNKNOWN, LabelLog
 from referee.models import Artifact
 from referee.refine.book import MINED, Book
 from referee.refine.labellers import LABELLERS, save_sheet
-from referee.refine.loop import BOOK, POOL, ROUNDS, VERSIONS, RefineOptions, Refiner, Round, read_rounds
+from referee.refine.loop import (
+    BOOK,
+    HELD_OUT,
+    POOL,
+    ROUNDS,
+    VERSIONS,
+    RefineOptions,
+    Refiner,
+    Round,
+    read_rounds,
+    up_to_date,
+)
 from referee.runners.gain import gain
 from referee.runners.payment import refined_folder
 
@@ -31,46 +42,101 @@ def refine(
     labeller: str = "terminal",
     options: RefineOptions | None = None,
     data: Path | None = None,
+    mode: str = "per_step",
 ) -> Path | None:
-    """Ask about frames of recorded episodes, round by round, until the budget is used; returns the better artifact."""
+    """Ask about frames of recorded episodes, round by round, until the budget is used; returns the better artifact.
+
+    What lies in `out` already is gone on with: first it is learned from, then the rest of the budget is asked about.
+    mode: what the model will judge, `per_step` or `terminal`: then only last states are asked about.
+    """
     options = options or RefineOptions(budget=96)
-    if (out / ROUNDS).exists():
-        raise RefereeError(f"{out} holds a refinement already: choose another --out")
+    if options.budget < 2:
+        raise RefereeError(f"--budget {options.budget} asks nobody: give 2 or more")
     model = Artifact.load(artifact)
     if model.reference is None:
         raise RefereeError(f"{artifact} holds no reference of its training frames, so it cannot say what is strange")
     store = EpisodeStore(episodes, create=False)
-    refiner = Refiner(model, out, LABELLERS[labeller](), options, mode="per_step", data=data)
-    images, truth = _frames(store, model, options.seed)
-    console.print(f"{len(images)} frames of {len(store)} episodes; {options.budget} of them may be asked about")
-    rounds = -(-options.budget // options.ask)
-    for number, part in enumerate(np.array_split(np.arange(len(images)), rounds), 1):
+    _check_cameras(out, model)
+    refiner = Refiner(model, out, LABELLERS[labeller](), options, mode=mode, data=data)
+    try:
+        _rounds(refiner, store, console, mode, again=labeller == "terminal")
+    except KeyboardInterrupt:
+        console.print(f"what was answered is in {out}: the same command goes on from there", soft_wrap=True)
+        raise
+    return _outcome(refiner, out, console)
+
+
+def _rounds(refiner: Refiner, store: EpisodeStore, console: Console, mode: str, *, again: bool) -> None:
+    """again: ask those who are at the terminal about what they left unanswered."""
+    step = 0
+    if refiner.take_up():
+        step = max((each.step for each in refiner.rounds), default=0) + 1
+        console.print(f"going on with {refiner.folder}: {refiner.book.asked} frames were asked about", soft_wrap=True)
+        if again:
+            refiner.ask_again()
+        _tell(refiner.round(step), console)
+    images, truth = _frames(store, refiner.artifact, refiner.options.seed, last=mode == "terminal")
+    fresh = _not_asked(images, refiner.book)
+    console.print(f"{len(fresh)} frames of {len(store)} episodes; {refiner.left} of them may be asked about")
+    rounds = -(-refiner.left // refiner.options.ask)
+    for number, part in enumerate(np.array_split(fresh, rounds) if rounds else (), step + 1):
+        if not len(part):
+            continue
         verdict, summary = refiner.artifact.judge(images[part]), refiner.artifact.seen(images[part])[1]
         assert verdict.probability is not None
         known = truth[part] != UNKNOWN
         refiner.watch(images[part], summary, verdict.probability, truth[part] == SUCCESS if known.all() else None)
-        done = refiner.round(number)
-        if done is not None:
-            console.print(_line(done), highlight=False)
-    if not refiner.version:
+        _tell(refiner.round(number), console)
+
+
+def _tell(done: Round | None, console: Console) -> None:
+    if done is not None:
+        console.print(_line(done), highlight=False)
+
+
+def _outcome(refiner: Refiner, out: Path, console: Console) -> Path | None:
+    """Say what came of it; the better artifact."""
+    if any(each.swapped for each in refiner.rounds):
+        console.print(f"better model: {refiner.place()}", soft_wrap=True, highlight=False)
+        return refiner.place()
+    if any(each.compared is not None for each in refiner.rounds):
         console.print("no retrained model was better on the frames that were held out: keep the one you have")
         return None
-    place = out / VERSIONS / f"v{refiner.version}"
-    console.print(f"better model: {place}", soft_wrap=True, highlight=False)
-    return place
+    answered = refiner.rounds[-1].answered if refiner.rounds else 0
+    console.print(
+        f"no model was trained: {answered} of {refiner.book.asked} frames are answered, and {HELD_OUT} drawn evenly "
+        f"and {HELD_OUT} others are needed; answer more in {out / BOOK}, or raise --budget, and give the same command",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    return None
 
 
-def _frames(store: EpisodeStore, model: Artifact, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _check_cameras(out: Path, model: Artifact) -> None:
+    """Refuse to go on with what another kind of model asked about."""
+    if not (out / BOOK).is_dir():
+        return
+    asked = {row.cameras for row in EpisodeStore(out / BOOK, create=False).rows.values()}
+    if asked - {model.spec.cameras}:
+        raise RefereeError(f"{out} was begun with a model of other cameras {sorted(asked)}: choose another --out")
+
+
+def _not_asked(images: np.ndarray, book: Book) -> np.ndarray:
+    """int[m]: the frames that are not in a book yet."""
+    asked = {image.tobytes() for sheet in book.sheets() for image in sheet.images}
+    return np.array([row for row, image in enumerate(images) if image.tobytes() not in asked], int)
+
+
+def _frames(store: EpisodeStore, model: Artifact, seed: int, *, last: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Frames uint8[n,V,H,W,3] of all episodes in a random order, and their labels int8[n]; some, where there are many.
 
-    The labels are those that were recorded or given before.
+    The labels are those that were recorded or given before. last: only the last state of each episode.
     """
     log, random = LabelLog.of(store), np.random.default_rng(seed)
     each = max(1, POOL // max(1, len(store)))
     images, truth = [], []
     for episode in store:
         labels = resolve(episode, log)
-        rows = np.sort(random.permutation(len(labels))[:each])
+        rows = np.array([len(labels) - 1]) if last else np.sort(random.permutation(len(labels))[:each])
         images.append(views(episode, model.spec.cameras, slice(None))[rows])
         truth.append(labels[rows])
     if not images:
@@ -91,14 +157,14 @@ def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("step", "asked", "fooled", "missed", "loss", "right", "judge", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in rounds:
-        table.add_row(*_cells(each))
-    console.print(table)
-    console.print("loss and right answers: on recent frames that were held out, before → after retraining", style="dim")
     store = EpisodeStore(folder / BOOK, create=False)
     cameras = next(iter(store.rows.values())).cameras
     book = Book(folder / BOOK, cameras)
     found = book.sheets()
+    for each in up_to_date(rounds, found):
+        table.add_row(*_cells(each))
+    console.print(table)
+    console.print("loss and right answers: on recent frames that were held out, before → after retraining", style="dim")
     answers = [sheet.answers[~sheet.of(MINED)] for sheet in found]
     wins, fails = (sum(int((each == value).sum()) for each in answers) for value in (1, 0))
     mined = sum(int(sheet.of(MINED).sum()) for sheet in found)

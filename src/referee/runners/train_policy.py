@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +17,7 @@ from referee.config.endings import ending
 from referee.config.learning import PPOConfig, SACConfig
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
+from referee.refine.labellers import Terminal
 from referee.runners.background import PIECES, BackgroundTraining
 from referee.runners.ending import tell
 from referee.runners.interrupt import Interrupt
@@ -46,6 +50,7 @@ def train_policy(loaded: Loaded) -> None:
             console.print(f"resuming at step {resumed:,}")
         with Interrupt(console) as interrupt, _progress(console, runner.max_steps) as bar:
             bar.update(TaskID(0), completed=run.steps)
+            _make_room(run, bar)
             while not (run.finished() or interrupt.wanted):
                 numbers = run.iterate()
                 if run.iteration % runner.eval_interval == 0 or run.finished():
@@ -58,6 +63,11 @@ def train_policy(loaded: Loaded) -> None:
         if interrupt.wanted:
             console.print(f"stopped at step {run.steps:,}; go on with runner.resume_dir={where}", soft_wrap=True)
             raise KeyboardInterrupt
+        if run.alarmed:
+            console.print(
+                f"the alarm ended it at step {run.steps:,} (reward.alarm.stop=true): look at what the model pays for, "
+                f"then go on with runner.resume_dir={where} reward.alarm.stop=false", soft_wrap=True,
+            )  # fmt: skip
         run.evaluate()
         tell(run, console)
     finally:
@@ -161,6 +171,22 @@ def _check_arm(config: Config, train: FrankaEnvConfig) -> None:
             "algorithm.bc_warmup clones demonstrations, and an arm has no scripted expert: record some "
             "(referee run realworld_collect_data) and name them by algorithm.demos.path"
         )
+
+
+def _make_room(run: Training, bar: Progress) -> None:
+    """Let no bar be drawn where a person is asked in the terminal."""
+    refiner = None if run.verdicts is None else run.verdicts.refiner
+    if refiner is not None and isinstance(refiner.labeller, Terminal):
+        refiner.labeller.room = partial(_paused, bar)
+
+
+@contextmanager
+def _paused(bar: Progress) -> Iterator[None]:
+    bar.stop()
+    try:
+        yield
+    finally:
+        bar.start()
 
 
 def _divisor(samples: int) -> int:

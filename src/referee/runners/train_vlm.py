@@ -84,4 +84,5 @@ def options_of(config: Config, folder: Path) -> SftOptions:
         num_processes=actor.num_processes,
         num_threads=actor.num_threads,
         resume=None if runner.resume_dir is None else Path(runner.resume_dir),
+        imports=runner.imports,
     )

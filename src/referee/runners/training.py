@@ -143,6 +143,8 @@ class Training:
         self._first_policy(console)
         if self.verdicts is not None and self.config.reward.refine.mine:
             self.verdicts.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
+            if self.verdicts.swaps:
+                self._forget_best()
 
     def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
@@ -206,9 +208,13 @@ class Training:
         runner = self.config.runner
         late = runner.max_minutes is not None and self.seconds >= 60 * runner.max_minutes
         good = runner.target_success is not None and self.best.success >= runner.target_success
+        return self.steps >= runner.max_steps or late or good or self.alarmed
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm ends it."""
         raised = None if self.alarm is None else self.alarm.raised_at
-        alarmed = raised is not None and self.config.reward.alarm.stop
-        return self.steps >= runner.max_steps or late or good or alarmed
+        return raised is not None and self.config.reward.alarm.stop
 
     def iterate(self) -> dict[str, float]:
         """One rollout and one update."""
@@ -254,6 +260,8 @@ class Training:
         if done is None:
             return {}
         numbers = done.numbers()
+        if done.swapped:
+            self._forget_best()
         if done.swapped and isinstance(self.actor, LearnerWorker):
             assert self.verdicts is not None
             numbers["refine/rescored"] = float(self.actor.rescore(self.verdicts.reward))
@@ -304,6 +312,10 @@ class Training:
             self.best = Best(success, self.steps)
             self.save(best=True)
 
+    def _forget_best(self) -> None:
+        """Another model judges from now on: the word of the one before, perhaps a fooled one, is no measure for it."""
+        self.best = Best()
+
     def line(self) -> str:
         """What the progress bar says."""
         shown = self._shown
@@ -340,6 +352,7 @@ class Training:
                     "task": self.config.env.train.task if self.config.env.train else "",
                     "env": _env_settings(self.config),
                     "eval_episode_steps": self.eval_env.max_episode_steps,
+                    "control_hz": self.env.env.metadata.get("render_fps"),
                     **_world(self.config),
                     "iteration": self.iteration,
                     "steps": self.steps,

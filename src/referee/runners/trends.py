@@ -15,7 +15,7 @@ from referee.config.history import HistoryBufferConfig
 from referee.config.schema import RewardConfig
 from referee.config.vlm import VLMModelConfig, values
 from referee.envs import RefereeVectorEnv
-from referee.errors import ConfigError
+from referee.errors import ConfigError, RefereeError
 from referee.models.vlm import WindowModel, make_input_builder, make_reward_parser
 from referee.models.vlm.server import ServerModel, ServerOptions
 from referee.rewards import RewardOptions, Scored
@@ -30,7 +30,7 @@ from referee.workers.trend import TrendWorker
 BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "veto_unknown", "hold_terminal")
 """Keys of a model that says success; what a trend pays is said by its parser."""
 IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "score_pay", "both_ways", "max_new_tokens",
-              "do_sample", "temperature", "use_chat_template", "infer_micro_batch_size")  # fmt: skip
+              "do_sample", "temperature", "infer_micro_batch_size")  # fmt: skip
 """Keys of a model that computes here."""
 TASK_WORDS = "default_task_description"
 _log = logging.getLogger(__name__)
@@ -116,6 +116,10 @@ def _check_server(reward: RewardConfig, model: VLMModelConfig) -> None:
                 f"reward.model.{name}={getattr(model, name)} changes nothing for a model behind reward.api.api_base: "
                 "set it up at the server, or by reward.api.sampling_params"
             )
+    if model.use_chat_template is False:
+        raise ConfigError(
+            "reward.model.use_chat_template=false: a server asks in the model's chat format; leave it out"
+        )
     if reward.api.model is None and model.model_path is None:
         raise ConfigError("reward.api.model is not given: name the model as the server does")
 
@@ -126,7 +130,14 @@ def _check_server(reward: RewardConfig, model: VLMModelConfig) -> None:
 def buffers_of(model: VLMModelConfig) -> dict[str, HistoryBuffer]:
     """The history buffers by name; one of five frames where none is given."""
     wanted = model.history_buffers or {"history_window": HistoryBufferConfig()}
-    return {name: HistoryBuffer(**asdict(each)) for name, each in wanted.items()}
+    return {name: _buffer(name, each) for name, each in wanted.items()}
+
+
+def _buffer(name: str, wanted: HistoryBufferConfig) -> HistoryBuffer:
+    try:
+        return HistoryBuffer(**asdict(wanted))
+    except RefereeError as error:
+        raise ConfigError(f"reward.model.history_buffers.{name}: {error}") from error
 
 
 def make_window_model(config: RewardConfig) -> WindowModel:
@@ -145,13 +156,14 @@ def make_window_model(config: RewardConfig) -> WindowModel:
         )  # fmt: skip
         return ServerModel(options, make_input_builder(model.input_builder_name, asked), parser)
     from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
-    from referee.models.vlm.qwen import QwenOptions, load, taught_both_ways
+    from referee.models.vlm.qwen import QwenOptions, load, read_note, taught_both_ways
 
     assert model.model_path is not None  # `check_trend` saw to it
+    chat = _chat_as_taught(read_note(model.lora_path or model.model_path), model.use_chat_template)
     loaded = load(
         QwenOptions(
             model_path=model.model_path, lora_path=model.lora_path, precision=model.precision,
-            attn_implementation=model.attn_implementation, use_chat_template=model.use_chat_template,
+            attn_implementation=model.attn_implementation, use_chat_template=chat,
         )
     )  # fmt: skip
     taught = model.readout == "score" and taught_both_ways(loaded.note)
@@ -180,6 +192,17 @@ def _as_taught(note: Mapping[str, Any], name: str, params: dict[str, Any]) -> tu
         *taught,
     )
     return name, params
+
+
+def _chat_as_taught(note: Mapping[str, Any], wanted: bool | None) -> bool:
+    """Whether the model is asked in its chat format: as it was fine-tuned, unless another way is asked for."""
+    taught = bool(note.get("use_chat_template", True))
+    if wanted is None or wanted == taught or not note:
+        return taught if wanted is None else wanted
+    _log.warning(
+        "this model was fine-tuned with use_chat_template=%s, but is asked otherwise here", str(taught).lower()
+    )
+    return wanted
 
 
 def make_trend_worker(

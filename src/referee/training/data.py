@@ -112,6 +112,10 @@ class FrameSet:
         """Ids of the episodes, where the files name them."""
         return sorted({str(id) for part in self.parts for id in part.metadata.get("episodes", ())})
 
+    def tasks(self) -> list[str]:
+        """What was to be done in them, in words, where the files say it."""
+        return sorted({str(task) for part in self.parts for task in part.metadata.get("tasks", ())})
+
     def places(self) -> list[tuple[str, int]]:
         """Episode and frame of each sample; the file's name and a number where a file does not say it."""
         found: list[tuple[str, int]] = []
@@ -141,8 +145,9 @@ class Data:
         return {
             "dataset": {name: side.content_hash for name, side in there.items()},
             "episodes": {name: side.episodes() for name, side in there.items()},
-            "files": {name: [str(part.path) for part in side.parts] for name, side in there.items()},
+            "files": {name: [str(part.path.absolute()) for part in side.parts] for name, side in there.items()},
             "frames": {name: len(side) for name, side in there.items()},
+            "tasks": self.train.tasks(),
         }
 
 

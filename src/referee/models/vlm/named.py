@@ -33,7 +33,10 @@ class Named(Generic[F]):
         if name not in self._known:
             near = nearest_word(name, self._known)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(self._known)}"
-            raise RefereeError(f"{self.key}_name={name} is unknown: {hint} (or import the module that registers it)")
+            raise RefereeError(
+                f"{self.key}_name={name} is unknown: {hint} (or name the module that registers it: runner.imports, or "
+                "--import of audit)"
+            )
         function = self._known[name]
         takes = inspect.signature(function).parameters.values()
         options = [each.name for each in takes if each.kind is each.KEYWORD_ONLY]

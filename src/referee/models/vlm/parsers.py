@@ -23,7 +23,13 @@ QWENTREND = "qwentrend_reward_parser"
 P = TypeVar("P", bound=Callable[..., tuple[str, float]])
 _parsers: Named[Callable[..., tuple[str, float]]] = Named("reward parser", "reward_parser")
 _words: dict[str, tuple[str, ...]] = {}
-_WORD = re.compile(rf"\b(?:(not|no|n't|neither|nor)\s+)?({'|'.join(LABELS)})\b", re.IGNORECASE)
+_WORD = re.compile(rf"\b({'|'.join(LABELS)})\b", re.IGNORECASE)
+_NEGATION = re.compile(
+    r"\b(?:not|no|non|never|neither|nor|none|nothing|without|hardly|cannot"
+    r"|(?:is|are|was|were|do|does|did|has|have|ca|could|wo|would|should)n['’]?t)\b",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?;](?=\s|$)|\n")
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 
 
@@ -71,9 +77,9 @@ def qwentrend_reward_parser(
     unclear_reward: float = 0.0,
     invalid_reward: float = 0.0,
 ) -> tuple[str, float]:
-    """The one label word in a text. None of them, several different ones, or a negated one: invalid."""
-    found = {(bool(no), word.lower()) for no, word in _WORD.findall(_THOUGHT.sub("", text))}
-    label = next(iter(found))[1] if len(found) == 1 and not next(iter(found))[0] else INVALID
+    """The one label word in a text. None of them, several different ones, or a negation before it: invalid."""
+    found = _said(_THOUGHT.sub("", text))
+    label = found.pop() if len(found) == 1 else INVALID
     rewards = {
         POSITIVE: positive_reward,
         NEGATIVE: negative_reward,
@@ -81,3 +87,13 @@ def qwentrend_reward_parser(
         INVALID: invalid_reward,
     }
     return label, rewards[label]
+
+
+def _said(text: str) -> set[str]:
+    """The label words in a text, in lower case; "invalid" for one behind a negation in the same sentence."""
+    found = set()
+    for sentence in _SENTENCE_END.split(text):
+        for word in _WORD.finditer(sentence):
+            negated = _NEGATION.search(sentence, 0, word.start()) is not None
+            found.add(INVALID if negated else word[0].lower())
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from referee.models.vlm.encode import Encoder
 NOTE = "referee.json"
 """Beside weights that we trained: which base model, which prompts, which episodes."""
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_log = logging.getLogger(__name__)
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -69,6 +71,8 @@ def load(options: QwenOptions) -> Qwen:
     note = read_note(path)
     if options.lora_path is not None:
         note = _check_adapter(net, Path(options.lora_path))
+        if "base" not in note:
+            _warn_of_another_base(Path(options.lora_path), path)
         net = _peft().PeftModel.from_pretrained(net, str(options.lora_path)).merge_and_unload()
     if torch.cuda.is_available():
         net = net.to("cuda")
@@ -220,6 +224,24 @@ def _check_adapter(net: Any, path: Path) -> dict[str, Any]:
                 f"lora_path={path} is for another model: {where} has {there} features there and {here} here"
             )
     return note
+
+
+def _warn_of_another_base(lora: Path, model: str | Path) -> None:
+    """What others trained says only by name which model it belongs to; one of the same shape cannot be told apart."""
+    named = json.loads((lora / ADAPTER).read_text()).get("base_model_name_or_path")
+    if named and not _same_model(str(named), str(model)):
+        _log.warning(
+            "lora_path=%s names %s as its model (base_model_name_or_path), but model_path=%s: if these are not the "
+            "same weights, what it says means nothing", lora, named, model,
+        )  # fmt: skip
+
+
+def _same_model(one: str, other: str) -> bool:
+    """Whether two names may mean the same: the same folder, or a name on the hub and a folder called like it."""
+    if one == other or Path(one).resolve() == Path(other).resolve():
+        return True
+    on_the_hub = [name for name in (one, other) if name.count("/") == 1 and not Path(name).exists()]
+    return bool(on_the_hub) and Path(one).name == Path(other).name
 
 
 def _line(error: BaseException) -> str:

@@ -64,6 +64,8 @@ class SftOptions:
     num_processes: int = 1
     num_threads: int = 0
     resume: Path | None = None
+    imports: tuple[str, ...] = ()
+    """Modules that each process imports first."""
 
     def __post_init__(self) -> None:
         if self.global_batch_size % (self.micro_batch_size * self.num_processes):

@@ -55,7 +55,15 @@ class TrendScores:
         """For a log."""
         found = {"loss": self.loss, "accuracy": self.confusion.accuracy.share, "balanced": self.confusion.balanced}
         found |= {f"recall_{name}": rate.share for name, rate in self.confusion.recalls.items() if rate.trials}
+        for name, row in zip(LABELS, self.confusion.counts.tolist(), strict=True):
+            found |= {f"confusion/{name}_as_{said}": float(row[place]) for place, said in enumerate(LABELS)}
         return found | {"trend": self.trend}
+
+    def table(self) -> list[str]:
+        """How many windows of each label were called what, as lines of text."""
+        rows: list[tuple[str, ...]] = [("true \\ said", *LABELS)]
+        rows += [(name, *map(str, row)) for name, row in zip(LABELS, self.confusion.counts.tolist(), strict=True)]
+        return [f"{row[0]:<11}" + "".join(f"{cell:>10}" for cell in row[1 : len(LABELS) + 1]) for row in rows]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes the same."""

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from referee import __version__, cpu
+from referee.config.imports import import_modules
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
 from referee.training import checkpoint, parallel
@@ -54,6 +55,8 @@ def fine_tune(
     seconds = max((each.seconds for each in (*result.history, result.best)), default=0.0)
     say(f"{result.reason} at step {result.step} after {seconds:.0f} s; best at step {result.best.step}:")
     say(f"  {describe(result.best)}")
+    for line in () if result.best.val is None else result.best.val.table():
+        say(f"    {line}")
     return best_model(options.output)
 
 
@@ -90,6 +93,7 @@ def _in_processes(options: SftOptions, show: Callable[[SftReport], None], stop: 
 
 def _child(group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions) -> None:
     cpu.cap_if_needed()
+    import_modules(options.imports)
     tell(_work(group, tell, options, stop=stop))
 
 
