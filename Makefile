@@ -54,7 +54,11 @@ bench: setup
 	$(BIN)/python benchmarks/runtime_speed.py
 	$(BIN)/python benchmarks/cluster_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
-	$(BIN)/python benchmarks/refinement.py
+	$(BIN)/python benchmarks/refinement.py --steps 960000 --modes terminal
+	$(BIN)/python benchmarks/refinement.py --tasks PickCube --modes per_step
+	$(BIN)/python benchmarks/refinement.py --tasks PickCube --seeds 0 --modes terminal --arms mined jitter
+	$(BIN)/python benchmarks/refinement.py --tasks PickCube --scratch
+	$(BIN)/python benchmarks/alarms.py
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/control_loop.py
 	$(BIN)/python benchmarks/twin_peg.py --minutes 30
@@ -65,8 +69,7 @@ bench: setup
 	$(BIN)/python benchmarks/vlm_trend.py
 	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none
 	$(BIN)/python benchmarks/history_chain.py
-	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed 1 --steps 48000 --arms history oracle env none
-	$(BIN)/python benchmarks/history_rounds.py --model .bench/vlm_trend/own/checkpoints/best_model
+	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed 1 --steps 48000 --eval-interval 3 --arms history oracle env none
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:

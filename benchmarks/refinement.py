@@ -10,6 +10,7 @@ success or more. From there, with the same budget:
   mined    the model first learns that 256 frames of the policy's first steps are failures. No label either.
   jitter   the model was trained on episodes whose cameras jitter.
   refined  24 frames are asked about at twenty even times of the run, 480 in all; the truth answers, as a person would.
+  both     refined, with the veto of `guards`.
 Judged on 512 fresh episodes with the mean action and with the noise of exploration. "Gap" is what the model says above
 the truth in the last 512 training episodes, with its 95 % interval (of states in per-step mode, which are not
 independent, so there it is too narrow); "largest" the largest of such means after the first third, either way.
@@ -63,8 +64,9 @@ ARMS = {
     "mined": ["reward.refine.enabled=true", "reward.refine.budget=0", "reward.refine.mine=256"],
     "jitter": [],
     "refined": ["reward.refine.enabled=true"],
+    "both": ["reward.refine.enabled=true", "reward.veto_unknown=true"],
 }
-USUAL = ["oracle", "frozen", "guards", "refined"]
+USUAL = ["oracle", "frozen", "guards", "refined", "both"]
 HEAD = (
     "| task | seed | mode | arm | end: true success | with noise | gap, points | largest | true success while learning "
     "| model's | alarm at | labels | swaps | s per round | minutes |"

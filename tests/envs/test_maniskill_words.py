@@ -34,7 +34,7 @@ def test_frames_are_labelled_by_what_they_show(preset: str) -> None:
 def test_recording_by_a_success_that_no_frame_shows_is_said(
     task: str, definition: str, says: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environments, "make_vec", lambda config: config)
+    monkeypatch.setattr(environments, "make_vec", lambda config, device=None: config)
     monkeypatch.setattr(environments, "collecting", lambda env, *_, **__: env)
     more = ["reward.collect_data=true", f"env.train.task={task}", f"env.train.success={definition}"]
     train = load("maniskill_ppo_cnn", more).config.env.train
