@@ -25,7 +25,7 @@ ASK = 0.5
 """Seconds between two questions of the first rank whether to stop."""
 PATIENCE = 60.0
 """Seconds that the command has to take a report."""
-GRACE = 5.0
+GRACE = 20.0
 """Seconds in which the rank that is to blame comes forward, after one that only missed it."""
 _log = logging.getLogger(__name__)
 

@@ -334,7 +334,7 @@ def _finish(
         logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
         shown = options.data.debug_save_dir / "validation"
         count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, shown)
-        say(f"{count} validation frames as pictures in {place}")
+        say(f"{count} validation frames as pictures in {shown}")
     say(f"{result.reason} at step {result.step} after {result.seconds:.1f} s; best at step {best.step}:")
     say(f"  {describe(best)}")
     return folder
