@@ -55,6 +55,7 @@ bench: setup
 	$(BIN)/python benchmarks/cluster_speed.py
 	$(BIN)/python benchmarks/reward_speed.py
 	$(BIN)/python benchmarks/refinement.py --steps 960000 --modes terminal
+	$(BIN)/python benchmarks/refinement.py --modes terminal --folder .bench/refinement_320
 	$(BIN)/python benchmarks/refinement.py --tasks PickCube --modes per_step
 	$(BIN)/python benchmarks/refinement.py --tasks PickCube --seeds 0 --modes terminal --arms mined jitter
 	$(BIN)/python benchmarks/refinement.py --tasks PickCube --scratch
@@ -69,7 +70,9 @@ bench: setup
 	$(BIN)/python benchmarks/vlm_trend.py
 	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none
 	$(BIN)/python benchmarks/history_chain.py
-	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed 1 --steps 48000 --eval-interval 3 --arms history oracle env none
+	for seed in 1 2 3; do $(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed $$seed --steps 48000 --eval-interval 3 --arms history oracle env none || exit 1; done
+	$(BIN)/python benchmarks/history_chain.py --task PickCube --folder .bench/history_chain_pick
+	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain_pick/taught/checkpoints/best_model --task PickCube --seed 1 --arms history
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from referee.rewards import TruthBeside
 from referee.runners.logbook import METRICS
-from refinement import ROW
+from refinement import POOLED, ROW
 
-OPEN, POOLED = 0.10, 8
-"""The gap of a fooled run, and the iterations over which it is taken, as in `refinement.py`."""
+OPEN = 0.10
+"""The gap of a fooled run."""
+PAID = {"oracle": "the truth", "refined": "a refined model", "both": "a refined model"}
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Watched:
     @property
     def early(self) -> int | None:
         """Steps from the alarm to the gap."""
-        return (
-            None if self.fooled is None or self.alarm is None or self.alarm > self.fooled else self.fooled - self.alarm
-        )
+        if self.fooled is None or self.alarm is None or self.alarm > self.fooled:
+            return None
+        return self.fooled - self.alarm
 
 
 def watched(rows: list[dict[str, float]]) -> Watched:
@@ -65,8 +66,8 @@ def main() -> None:
         for done in sorted(folder.glob(f"*/{ROW}")):
             task, _, *mode, arm = done.parent.name.split("_")
             rows = [json.loads(text) for text in (done.parent / METRICS).read_text().splitlines()]
-            paid = {"oracle": "the truth", "refined": "a refined model"}.get(arm, "a model")
-            runs.setdefault(f"{task}, {' '.join(mode) or arm}, paid by {paid}", []).append(watched(rows))
+            name = f"{task}, {' '.join(mode) or arm}, paid by {PAID.get(arm, 'a model')}"
+            runs.setdefault(name, []).append(watched(rows))
     print(
         "| runs | fooled | alarm before | steps before | not fooled | alarm all the same |\n|---|--:|--:|--:|--:|--:|"
     )

@@ -150,8 +150,8 @@ def main() -> int:
     print("\n| windows of 5 states of | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
     print(row("other strolls", read_segments(fresh), best))
     print(row("a policy that learns", read_segments(cut(folder / f"live_{POLICY_SEED}", 5, 4)), best))
-    print(f"\nnow: python benchmarks/history_reward.py --task {options.task} --seed 1 --steps 48000 --model {best} "
-          "--arms history oracle env none")  # fmt: skip
+    print(f"\nnow: python benchmarks/history_reward.py --task {task} --seed 1 --steps 48000 --eval-interval 3 "
+          f"--model {best} --arms history oracle env none")  # fmt: skip
     return 0
 
 
