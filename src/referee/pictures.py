@@ -53,6 +53,14 @@ def enlarged(frame: np.ndarray, pixels: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize((round(width * factor), round(height * factor))))
 
 
+def scaled(image: np.ndarray, size: int) -> np.ndarray:
+    """uint8[size,size,3]: a picture scaled to a square, each new pixel the mean of those that it covers."""
+    if image.shape[:2] == (size, size):
+        return image
+    method = Image.Resampling.BOX if min(image.shape[:2]) >= size else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(image).resize((size, size), method))
+
+
 def banner(frame: np.ndarray, text: str, colour: tuple[int, int, int] = INK) -> np.ndarray:
     """The frame with a small label in its lower left corner."""
     image = Image.fromarray(frame)

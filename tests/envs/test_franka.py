@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conformance import Conformance
+from referee.envs.conformance import Conformance
 
 from referee.config import FrankaEnvConfig, RobotConfig
 from referee.envs import RefereeVectorEnv, make_vec

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import Conformance
+from referee.envs.conformance import Conformance
 
 from referee.config import ManiSkillEnvConfig
 from referee.envs import make_vec

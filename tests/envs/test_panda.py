@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance import Conformance
+from referee.envs.conformance import Conformance
 
 from referee.config import PandaEnvConfig
 from referee.config.schema import RandomiseConfig

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envs.conformance import Conformance
+from referee.envs.conformance import Conformance
 from episodes.examples import assert_same, make_episode
 from referee.config import PandaEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec

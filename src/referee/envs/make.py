@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from referee.config.arm import FrankaEnvConfig
+from referee.config.gym import GymEnvConfig
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig
 from referee.envs.contract import RefereeVectorEnv
@@ -19,6 +20,10 @@ def make_vec(config: EnvConfig, device: InputDevice | None = None) -> RefereeVec
         from referee.envs.maniskill.env import ManiSkillVectorEnv
 
         return ManiSkillVectorEnv(config)
+    if isinstance(config, GymEnvConfig):
+        from referee.envs.gym.env import GymVectorEnv
+
+        return GymVectorEnv(config)
     from referee.envs.panda.env import PandaVectorEnv
 
     return PandaVectorEnv(config)

@@ -1,0 +1,1 @@
+"""Any environment of Gymnasium under the vector-env contract."""

@@ -1,0 +1,326 @@
+"""A share of the environments, in whatever process it lives: several Gymnasium environments behind one.
+
+Gymnasium's vector environments run one environment per process. A `Share` is such an environment to them, and holds
+as many real ones as its process is to step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from ctypes.util import find_library
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from referee.errors import RefereeError
+from referee.pictures import scaled
+
+SUCCESS_KEYS = ("success", "is_success")
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+RENDER = "render"
+"""The camera that is the environment's own `render()`."""
+KEEP = "env.*.keep_final_images=true"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where states and images are in an observation.
+
+    state_keys: entries of a dict observation that make up the state, in this order; None: the observation is the state.
+    cameras: names of images, those of the observation and `render`.
+    """
+
+    state_keys: tuple[str, ...] | None
+    cameras: tuple[str, ...]
+    image_keys: tuple[str, ...]
+
+    @staticmethod
+    def of(space: gym.Space[Any], cameras: Sequence[str] | None, name: str) -> Layout:
+        """Of an observation space. A goal observation is ordered observation, achieved_goal, desired_goal."""
+        if is_image(space):
+            return Layout((), tuple(("main_images",) if cameras is None else cameras), ("main_images",))
+        if not isinstance(space, gym.spaces.Dict):
+            return Layout(None, tuple((RENDER,) if cameras is None else cameras), ())
+        images = tuple(key for key, entry in space.spaces.items() if is_image(entry))
+        states = [key for key in space.spaces if key not in images]
+        states.sort(key=lambda key: GOAL_KEYS.index(key) if key in GOAL_KEYS else len(GOAL_KEYS))
+        selected = tuple((images or (RENDER,)) if cameras is None else cameras)
+        unknown = [camera for camera in selected if camera not in (*images, RENDER)]
+        if unknown:
+            raise RefereeError(
+                f"{name} has no camera {unknown[0]!r}: env.*.cameras may name {', '.join((*images, RENDER))}"
+            )
+        return Layout(tuple(states), selected, images)
+
+    def state(self, observation: Any, space: gym.Space[Any]) -> np.ndarray:
+        """f32[d]: the state in an observation, flattened entry by entry."""
+        if self.state_keys is None:
+            return np.asarray(gym.spaces.flatten(space, observation), np.float32).reshape(-1)
+        assert isinstance(space, gym.spaces.Dict) or not self.state_keys
+        parts = [np.asarray(gym.spaces.flatten(space[key], observation[key])).reshape(-1) for key in self.state_keys]  # type: ignore[index]
+        return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32)
+
+    def image(self, observation: Any, camera: str) -> np.ndarray | None:
+        """uint8[H,W,3] of a camera that is in the observation; None for one that is not."""
+        if camera not in self.image_keys:
+            return None
+        entry = observation[camera] if isinstance(observation, Mapping) else observation
+        return channels_last(np.asarray(entry))
+
+
+def is_image(space: gym.Space[Any]) -> bool:
+    """Whether a space holds pictures: uint8 with three channels, first or last."""
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return False
+    return 3 in (space.shape[0], space.shape[-1])
+
+
+def channels_last(image: np.ndarray) -> np.ndarray:
+    """uint8[H,W,3] of a picture with its channels first or last."""
+    return image if image.shape[-1] == 3 else np.moveaxis(image, 0, -1)
+
+
+def success_reader(key: str | None, name: str) -> Callable[[Mapping[str, Any], bool], bool | None]:
+    """A function (info, terminated) → success; None where the info does not tell."""
+    if key == "terminated":
+        return lambda info, terminated: terminated
+    if key is not None and ":" in key:
+        module, _, attribute = key.partition(":")
+        try:
+            function = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise RefereeError(f"env.*.success_key={key} of {name} cannot be imported: {error}") from error
+        return lambda info, terminated: bool(function(info))
+    keys = SUCCESS_KEYS if key is None else (key,)
+
+    def read(info: Mapping[str, Any], terminated: bool) -> bool | None:
+        return next((bool(info[each]) for each in keys if each in info), None)
+
+    return read
+
+
+@dataclass
+class _Slot:
+    """One environment, and what it takes to live its episode again."""
+
+    env: gym.Env[Any, Any]
+    seed: int = 0
+    observation: Any = None
+    actions: list[np.ndarray] | None = None
+    last: tuple[int, list[np.ndarray], np.ndarray] | None = None
+    """Seed, actions and last state of the episode before."""
+    last_images: np.ndarray | None = None
+
+
+class Share(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """Environments first..first+count−1 of a run, stepped together; see the module."""
+
+    def __init__(
+        self, spec: gym.envs.registration.EnvSpec, *, first: int, count: int, kwargs: Mapping[str, Any],
+        max_episode_steps: int | None, cameras: Sequence[str] | None, image_size: int, success_key: str | None,
+        keep_final_images: bool,
+    ) -> None:  # fmt: skip
+        _choose_renderer()
+        self.name = spec.id
+        self.ids = range(first, first + count)
+        self._size, self._keep_final = image_size, keep_final_images
+        self._success = success_reader(success_key, self.name)
+        self._success_key = success_key
+        draws = cameras is None or RENDER in cameras
+        mode = {"render_mode": "rgb_array"} if draws and "rgb_array" in _render_modes(spec) else {}
+        limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+        self._slots = [_Slot(gym.make(spec, **{**mode, **kwargs, **limit})) for _ in self.ids]
+        env = self._slots[0].env
+        self.layout = Layout.of(env.observation_space, cameras, self.name)
+        if RENDER in self.layout.cameras and env.render_mode != "rgb_array":
+            if cameras is not None:
+                raise RefereeError(
+                    f"{self.name} draws no pictures (no render_mode rgb_array): env.*.cameras may not name render"
+                )
+            self.layout = Layout(self.layout.state_keys, (), self.layout.image_keys)
+        box = env.action_space
+        if not isinstance(box, gym.spaces.Box) or len(box.shape) != 1:
+            raise RefereeError(
+                f"{self.name} has actions {box}, but policies here act in a Box of one dimension: use your own "
+                "training loop with referee.RewardModelWrapper"
+            )
+        if not np.isfinite([box.low, box.high]).all():
+            raise RefereeError(f"{self.name} has actions without bounds ({box}): wrap it in ClipAction or RescaleAction")
+        self._low, self._high = box.low.astype(np.float64), box.high.astype(np.float64)
+        state_size = len(self.layout.state(env.reset(seed=0)[0], env.observation_space))
+        real = gym.spaces.Box(-np.inf, np.inf, (count, state_size), np.float32)
+        flags = gym.spaces.MultiBinary(count)
+        self.observation_space = gym.spaces.Dict(
+            states=real, rewards=gym.spaces.Box(-np.inf, np.inf, (count,), np.float64),
+            terminated=flags, truncated=flags, success=flags,
+        )  # fmt: skip
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (count, *box.shape), np.float32)
+        self._warned = False
+
+    def facts(self) -> dict[str, Any]:
+        """What is the same in every share: names of cameras, the length of episodes, frames per second."""
+        spec = self._slots[0].env.spec
+        return {
+            "cameras": self.layout.cameras,
+            "max_episode_steps": None if spec is None else spec.max_episode_steps,
+            "fps": self._slots[0].env.metadata.get("render_fps", 20),
+        }
+
+    # --- what Gymnasium's vector environments call ---
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Nothing begins here: see `begin`."""
+        zeros = {name: np.zeros(space.shape or (), space.dtype) for name, space in self.observation_space.items()}  # type: ignore[attr-defined]
+        return zeros, {}
+
+    def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        """One step of all; rewards and ends are in the observation, one per environment."""
+        out, _ = self.reset()
+        for row, (slot, action) in enumerate(zip(self._slots, actions, strict=True)):
+            reward, terminated, truncated, success = self._step(slot, action)
+            out["states"][row] = self._state(slot)
+            out["rewards"][row], out["success"][row] = reward, success
+            out["terminated"][row], out["truncated"][row] = terminated, truncated
+        return out, 0.0, False, False, {}
+
+    def close(self) -> None:
+        """Close all environments."""
+        for slot in self._slots:
+            slot.env.close()
+
+    # --- what the vector environment asks for by name ---
+
+    def begin(self, seeds: Mapping[int, int], keep: bool) -> dict[int, tuple[np.ndarray, bool]]:
+        """Start the episodes of these environments; {id: (state, success)}. keep: the last states may be drawn."""
+        out = {}
+        for number, slot in zip(self.ids, self._slots, strict=True):
+            if number in seeds:
+                slot.last, slot.last_images = None, None
+                if keep and slot.actions is not None:
+                    slot.last = (slot.seed, slot.actions, self._state(slot))
+                    if self._keep_final or not self._renders:
+                        slot.last_images = self._draw(slot)
+                success = self._reset(slot, seeds[number])
+                out[number] = (self._state(slot), success)
+        return out
+
+    def replay(self, seeds: Mapping[int, int], actions: np.ndarray, lengths: Sequence[int]) -> dict[int, Any]:
+        """Live episodes again, from their seeds and actions f64[n,T,a] of all environments; {id: (state, success)}."""
+        out = {}
+        for number, slot in zip(self.ids, self._slots, strict=True):
+            success = self._reset(slot, seeds[number])
+            for action in actions[number, : lengths[number]]:
+                *_, success = self._step(slot, action)
+            out[number] = (self._state(slot), success)
+        return out
+
+    def draw(self, ids: Sequence[int], final: bool) -> dict[int, np.ndarray]:
+        """{id: uint8[V,S,S,3]}: all cameras of the present states, or of the last ones of the episodes before."""
+        out = {}
+        for number, slot in zip(self.ids, self._slots, strict=True):
+            if number in ids:
+                out[number] = self._draw_last(slot) if final else self._draw(slot)
+        return out
+
+    def film(self, ids: Sequence[int], final: bool) -> dict[int, np.ndarray]:
+        """{id: uint8[H,W,3]}: the first camera as large as it is."""
+        out = {}
+        for number, slot in zip(self.ids, self._slots, strict=True):
+            if number in ids and not final:
+                out[number] = self._picture(slot, self.layout.cameras[0])
+            elif number in ids:
+                out[number] = self._draw_last(slot)[0]
+        return out
+
+    # --- inside ---
+
+    @property
+    def _renders(self) -> bool:
+        return RENDER in self.layout.cameras
+
+    def _state(self, slot: _Slot) -> np.ndarray:
+        return self.layout.state(slot.observation, slot.env.observation_space)
+
+    def _reset(self, slot: _Slot, seed: int) -> bool:
+        slot.observation, info = slot.env.reset(seed=seed)
+        slot.seed, slot.actions = seed, []
+        return bool(self._success(info, False)) if self._success_key != "terminated" else False
+
+    def _step(self, slot: _Slot, action: np.ndarray) -> tuple[float, bool, bool, bool]:
+        assert slot.actions is not None
+        slot.actions.append(action.copy())
+        action = action.astype(np.float64)
+        scaled_action = self._low + (action + 1.0) / 2.0 * (self._high - self._low)
+        dtype = slot.env.action_space.dtype
+        slot.observation, reward, terminated, truncated, info = slot.env.step(scaled_action.astype(dtype))
+        success = self._success(info, bool(terminated))
+        if success is None:
+            self._no_success(info)
+        return float(reward), bool(terminated), bool(truncated), bool(success)
+
+    def _no_success(self, info: Mapping[str, Any]) -> None:
+        if self._success_key is not None:
+            raise RefereeError(
+                f"{self.name}: info has no {self._success_key!r} (env.*.success_key), only {', '.join(info) or 'nothing'}"
+            )
+        self._warned = True
+
+    def tells_success(self) -> bool:
+        """False once a step has told nothing about success."""
+        return not self._warned
+
+    def _picture(self, slot: _Slot, camera: str) -> np.ndarray:
+        image = self.layout.image(slot.observation, camera)
+        if image is None:
+            image = slot.env.render()  # type: ignore[assignment]
+        if image is None or np.ndim(image) != 3 or np.shape(image)[-1] != 3:
+            raise RefereeError(f"{self.name}: camera {camera} gave no picture [H,W,3] but {np.shape(image)}")
+        return np.asarray(image, np.uint8)
+
+    def _draw(self, slot: _Slot) -> np.ndarray:
+        pictures = [scaled(self._picture(slot, camera), self._size) for camera in self.layout.cameras]
+        return np.stack(pictures) if pictures else np.zeros((0, self._size, self._size, 3), np.uint8)
+
+    def _draw_last(self, slot: _Slot) -> np.ndarray:
+        """The last state of the episode before; lived again once, and kept from then on."""
+        if slot.last_images is None:
+            self._keep_final = True
+            assert slot.last is not None
+            seed, actions, state = slot.last
+            now_seed, now_actions, now_state = slot.seed, list(slot.actions or ()), self._state(slot)
+            self._again(slot, seed, actions, state)
+            slot.last_images = self._draw(slot)
+            self._again(slot, now_seed, now_actions, now_state)
+        return slot.last_images
+
+    def _again(self, slot: _Slot, seed: int, actions: Sequence[np.ndarray], state: np.ndarray) -> None:
+        self._reset(slot, seed)
+        for action in actions:
+            self._step(slot, action)
+        if not np.array_equal(self._state(slot), state, equal_nan=True):
+            raise RefereeError(
+                f"{self.name} does not repeat an episode from its seed and actions, so its last picture is lost: "
+                f"set {KEEP}"
+            )
+
+
+def _render_modes(spec: gym.envs.registration.EnvSpec) -> Sequence[str]:
+    """The render modes that an environment's class declares."""
+    entry = spec.entry_point
+    maker = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    metadata = getattr(maker, "metadata", None)
+    return metadata.get("render_modes", ()) if isinstance(metadata, Mapping) else ("rgb_array",)
+
+
+def _choose_renderer() -> None:
+    """Draw without a screen where there is none: MuJoCo's environments would look for one."""
+    if os.environ.get("MUJOCO_GL") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return
+    if os.name == "posix" and (name := next((each for each in ("EGL", "OSMesa") if find_library(each)), None)):
+        os.environ["MUJOCO_GL"] = name.lower()

@@ -1,0 +1,74 @@
+"""Small environments as other people write them: a goal, an info, a picture; nothing of Referee in them."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+SIZE = 48
+
+
+class PointReach(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """A point is moved to a goal. Only `step` tells success, as in gymnasium-robotics."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, radius: float = 0.15, cameras: bool = False) -> None:
+        self.render_mode, self.radius, self.cameras = render_mode, radius, cameras
+        box = gym.spaces.Box(-2, 2, (2,), np.float64)
+        spaces: dict[str, gym.Space[Any]] = {"observation": gym.spaces.Box(-4, 4, (3,), np.float64)}
+        spaces |= {"achieved_goal": box, "desired_goal": box}
+        if cameras:
+            spaces["top"] = gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+            spaces["wrist"] = gym.spaces.Box(0, 255, (3, SIZE, SIZE), np.uint8)
+        self.observation_space = gym.spaces.Dict(spaces)
+        self.action_space = gym.spaces.Box(np.array([-0.5, -0.5, 0], np.float32), np.array([0.5, 0.5, 4], np.float32))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.point, self.goal = self.np_random.uniform(-1, 1, 2), self.np_random.uniform(-1, 1, 2)
+        self.third = 0.0
+        return self._observation(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.third = float(action[2])
+        self.point = np.clip(self.point + 0.5 * action[:2].astype(np.float64), -1, 1)
+        distance = float(np.linalg.norm(self.point - self.goal))
+        return self._observation(), -distance, False, False, {"is_success": float(distance < self.radius)}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        return -np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+
+    def render(self) -> np.ndarray:
+        image = np.full((SIZE, 2 * SIZE, 3), 230, np.uint8)
+        for place, colour in ((self.goal, (40, 160, 60)), (self.point, (200, 40, 40))):
+            x, y = ((place + 1.2) / 2.4 * SIZE).astype(int)
+            image[max(0, y - 2) : y + 3, max(0, 2 * x - 4) : 2 * x + 5] = colour
+        return image
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        observation = {
+            "observation": np.array([*self.point, self.third]),
+            "achieved_goal": self.point.copy(), "desired_goal": self.goal.copy(),
+        }  # fmt: skip
+        if self.cameras:
+            picture = self.render()[:, ::2]
+            observation |= {"top": picture, "wrist": np.moveaxis(255 - picture, -1, 0).copy()}
+        return observation
+
+
+class Restless(PointReach):
+    """One that forgets its seed: an episode is never repeated."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=None if self.__dict__.setdefault("begun", False) else seed, options=options)
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.begun = True
+        return super().step(action)
+
+
+gym.register("PointReach-v0", PointReach, max_episode_steps=20)
+gym.register("PointCameras-v0", PointReach, max_episode_steps=20, kwargs={"cameras": True})
+gym.register("Restless-v0", Restless, max_episode_steps=5)

@@ -1,0 +1,148 @@
+"""Any Gymnasium id under the contract: the conformance suite, and what is particular to other people's worlds."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from referee.config.gym import ArgumentConfig, GymEnvConfig
+from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.conformance import Conformance
+from referee.envs.gym.env import processes
+from referee.errors import RefereeError
+
+HERE = str(Path(__file__).parent)
+POINT = "own_worlds:PointReach-v0"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    path = [HERE, os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))  # of the processes
+
+
+def point(num_envs: int = 3, obs_mode: str = "state", *, id: str = POINT, **options: Any) -> RefereeVectorEnv:
+    options = {"num_processes": 1, "max_episode_steps": 5, "image_size": 32, **options}
+    return make_vec(GymEnvConfig(id=id, num_envs=num_envs, obs_mode=obs_mode, **options))
+
+
+class TestConformanceInOneProcess(Conformance):
+    def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        return point(num_envs, obs_mode, **options)
+
+
+class TestConformanceOfNamedCameras(Conformance):
+    def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        return point(num_envs, obs_mode, id="own_worlds:PointCameras-v0", **options)
+
+
+@pytest.mark.slow
+class TestConformanceInProcesses(Conformance):
+    def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        return point(num_envs, obs_mode, num_processes=num_envs, **options)
+
+
+def test_a_goal_observation_is_flattened_in_the_stated_order() -> None:
+    env = point(1)
+    states = env.reset(seed=3)[0]["states"][0]
+    assert states.shape == (7,)
+    np.testing.assert_array_equal(states[:2], states[3:5])  # observation begins with the achieved goal here
+    assert states[2] == 0.0
+    env.step(np.zeros((1, 3), np.float32))
+    assert env.true_states()[0, 2] == 2.0  # type: ignore[attr-defined]  # the middle of [0, 4]
+
+
+def test_actions_are_scaled_to_the_bounds() -> None:
+    env = point(1)
+    before = env.reset(seed=3)[0]["states"][0]
+    after = env.step(np.array([[1.0, -1.0, 1.0]], np.float32))[0]["states"][0]
+    moved = np.clip(before[:2] + [0.25, -0.25], -1, 1)
+    np.testing.assert_allclose(after[:2], moved, atol=1e-6)
+    assert after[2] == 4.0
+
+
+def test_success_is_of_the_step_and_the_reset_state_is_none() -> None:
+    env = point(1, max_episode_steps=50)
+    observation, info = env.reset(seed=0)
+    assert info["success"].tolist() == [False]
+    for _ in range(30):
+        state = observation["states"][0]
+        move = np.clip((state[5:7] - state[:2]) / 0.25, -1, 1)
+        observation, _, _, _, info = env.step(np.array([[*move, 0]], np.float32))
+    distance = np.linalg.norm(observation["states"][0][:2] - observation["states"][0][5:7])
+    assert distance < 0.15 and info["success"].tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"), [("solved", "info has no 'solved'"), ("own_worlds:nothing", "cannot be imported")]
+)
+def test_a_success_key_that_is_not_there_is_refused(key: str, fix: str) -> None:
+    with pytest.raises(RefereeError, match=fix):
+        env = point(1, success_key=key)
+        env.reset(seed=0)
+        env.step(np.zeros((1, 3), np.float32))
+
+
+def test_sparse_reward_is_success_alone() -> None:
+    env = point(1, reward_mode="sparse", kwargs={"radius": ArgumentConfig(value=10.0)})
+    env.reset(seed=0)
+    assert env.step(np.zeros((1, 3), np.float32))[1].tolist() == [1.0]
+
+
+def test_named_cameras_are_cameras() -> None:
+    env = point(2, "state+rgb", id="own_worlds:PointCameras-v0")
+    assert env.cameras == ("top", "wrist")
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_allclose(
+        observation["main_images"].astype(int) + observation["extra_view_images"][:, 0], 255, atol=1
+    )
+    assert observation["states"].shape == (2, 7)
+
+
+def test_the_last_picture_is_the_last_state_even_if_it_is_asked_for_late() -> None:
+    """The first request lives the episode again; later ones find the picture kept. Both are what was there."""
+    lazy, eager = point(2), point(2, keep_final_images=True)
+    for env in (lazy, eager):
+        env.reset(seed=7)
+    actions = np.random.default_rng(0).uniform(-1, 1, (15, 2, 3)).astype(np.float32)
+    for step, action in enumerate(actions, 1):
+        mine, other = lazy.step(action), eager.step(action)
+        np.testing.assert_array_equal(mine[0]["states"], other[0]["states"])
+        if step in (5, 15):
+            got, want = lazy.render_cameras(final=True), eager.render_cameras(final=True)
+            np.testing.assert_array_equal(got["main_images"], want["main_images"])
+            assert not np.array_equal(got["main_images"], lazy.render_cameras()["main_images"])
+
+
+def test_an_environment_that_forgets_its_seed_says_so() -> None:
+    env = point(1, id="own_worlds:Restless-v0")
+    env.reset(seed=0)
+    for _ in range(5):
+        env.step(np.full((1, 3), 0.3, np.float32))
+    with pytest.raises(RefereeError, match=r"does not repeat an episode .* set env.*keep_final_images=true"):
+        env.render_cameras(final=True)
+
+
+@pytest.mark.parametrize(
+    ("id", "options", "line"),
+    [
+        (None, {}, r"env\.\*\.id is not given"),
+        ("Nowhere-v3", {}, r"env\.\*\.id=Nowhere-v3: .* package:Name-v0"),
+        ("CartPole-v1", {}, r"CartPole-v1 has actions Discrete\(2\)"),
+        (POINT, {"cameras": ("left",)}, r"has no camera 'left': .* render"),
+        (POINT, {"cameras": (), "obs_mode": "rgb"}, "gives no pictures"),
+        (POINT, {"proprio_size": 9}, "has 7 state entries"),
+        (POINT, {"kwargs": {"colour": ArgumentConfig(value=1)}}, "cannot be made: .*colour"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(id: str | None, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(RefereeError, match=line) as raised:
+        make_vec(GymEnvConfig(**{"id": id, "num_processes": 1, "num_envs": 1, **options}))
+    assert "\n" not in str(raised.value)
+
+
+def test_processes_share_the_environments_equally() -> None:
+    assert [processes(n, 4) for n in (1, 2, 3, 8, 9, 10)] == [1, 2, 3, 4, 3, 2]
