@@ -14,7 +14,7 @@ def lacking() -> str | None:
     from referee.envs.maniskill import vulkan
 
     if importlib.util.find_spec("mani_skill") is None:
-        return "ManiSkill is not installed: pip install 'referee[maniskill]'"
+        return "ManiSkill is not installed: pip install 'referee-rl[maniskill]'"
     if not vulkan.has_loader():
         return f"ManiSkill needs libvulkan: {vulkan.LOADER_LINE}"
     return None if vulkan.is_ready() else f"ManiSkill needs a Vulkan driver: {vulkan.INSTALL_LINE}"

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from referee import cpu
+from referee.cache import cache_dir
 from referee.envs.maniskill import vulkan
-from referee.sim import gl
-from referee.sim.assets import cache_dir, visual_meshes
+from referee.errors import MissingDependency
+from referee.sim import engine, gl
+from referee.sim.assets import panda_folder, visual_meshes
 
 State = Literal["ok", "note", "fail"]
 
@@ -50,8 +52,7 @@ def findings() -> Iterator[Finding]:
         _python,
         _torch,
         _cpu,
-        _rendering,
-        _meshes,
+        _simulation,
         _disk,
         _extras,
         _vulkan,
@@ -91,6 +92,19 @@ def _cpu_flags() -> set[str]:
     return set(next((line.split(":")[1].split() for line in text.splitlines() if line.startswith("flags")), []))
 
 
+def _simulation() -> Iterator[Finding]:
+    """The extra `sim`: what draws it, and its meshes."""
+    try:
+        engine.load_mujoco()
+        panda_folder()
+    except MissingDependency as error:
+        yield Finding("extra sim", "note", str(error), engine.FIX)
+        return
+    yield Finding("extra sim", "ok", f"the embedded simulation, MuJoCo {engine.load_mujoco().__version__}")
+    yield from _rendering()
+    yield from _meshes()
+
+
 def _rendering() -> Iterator[Finding]:
     probes = gl.probe_all()
     for probe in probes:
@@ -124,10 +138,11 @@ def _disk() -> Iterator[Finding]:
 
 def _extras() -> Iterator[Finding]:
     for extra, (module, purpose) in EXTRAS.items():
-        if importlib.util.find_spec(module) is not None:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:  # not merely a folder of that name
             yield Finding(f"extra {extra}", "ok", purpose)
         else:
-            yield Finding(f"extra {extra}", "note", f"not installed ({purpose})", f"pip install 'referee[{extra}]'")
+            yield Finding(f"extra {extra}", "note", f"not installed ({purpose})", f"pip install 'referee-rl[{extra}]'")
 
 
 def _vulkan() -> Iterator[Finding]:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from referee.envs.conformance import Conformance
-
 from referee.config import FrankaEnvConfig, RobotConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.conformance import Conformance
 
 
 def config(num_envs: int = 1, **options: Any) -> FrankaEnvConfig:

@@ -59,7 +59,7 @@ def test_actions_are_scaled_to_the_bounds() -> None:
     env = point(1)
     before = env.reset(seed=3)[0]["states"][0]
     after = env.step(np.array([[1.0, -1.0, 1.0]], np.float32))[0]["states"][0]
-    moved = np.clip(before[:2] + [0.25, -0.25], -1, 1)
+    moved = np.clip(before[:2] + np.array([0.25, -0.25]), -1, 1)
     np.testing.assert_allclose(after[:2], moved, atol=1e-6)
     assert after[2] == 4.0
 
@@ -80,10 +80,13 @@ def test_success_is_of_the_step_and_the_reset_state_is_none() -> None:
     ("key", "fix"), [("solved", "info has no 'solved'"), ("own_worlds:nothing", "cannot be imported")]
 )
 def test_a_success_key_that_is_not_there_is_refused(key: str, fix: str) -> None:
-    with pytest.raises(RefereeError, match=fix):
+    def play() -> None:
         env = point(1, success_key=key)
         env.reset(seed=0)
         env.step(np.zeros((1, 3), np.float32))
+
+    with pytest.raises(RefereeError, match=fix):
+        play()
 
 
 def test_sparse_reward_is_success_alone() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from referee.envs.conformance import Conformance
 
 from referee.config import ManiSkillEnvConfig
 from referee.envs import make_vec
+from referee.envs.conformance import Conformance
 from referee.envs.maniskill import vulkan
 from referee.envs.maniskill.env import ManiSkillVectorEnv
 from referee.errors import RefereeError

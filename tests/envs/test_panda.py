@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from referee.envs.conformance import Conformance
 
 from referee.config import PandaEnvConfig
 from referee.config.schema import RandomiseConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.conformance import Conformance
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.tasks import TASKS
 from referee.errors import RefereeError

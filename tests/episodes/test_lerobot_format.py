@@ -341,7 +341,7 @@ def test_cameras_need_plain_names(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'referee\[lerobot\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'referee-rl\[lerobot\]'"):
         LeRobotWriter(tmp_path / "d")
     with pytest.raises(MissingDependency, match=r"reading a LeRobot dataset needs pyarrow"):
         read(tmp_path / "d")

@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from referee.envs.conformance import Conformance
 from episodes.examples import assert_same, make_episode
 from referee.config import PandaEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.conformance import Conformance
 from referee.envs.policies import make_policy
 from referee.episodes import Episode, EpisodeError, EpisodeStore, Meta
 from referee.episodes.recorder import GymRecorder, Recorder, Wanted

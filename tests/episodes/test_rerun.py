@@ -74,5 +74,5 @@ def test_the_ending_is_checked(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rerun", None)
-    with pytest.raises(MissingDependency, match=r"a Rerun recording needs rerun: pip install 'referee\[rerun\]'"):
+    with pytest.raises(MissingDependency, match=r"a Rerun recording needs rerun: pip install 'referee-rl\[rerun\]'"):
         save_recording(tmp_path / "a.rrd", [])

@@ -230,7 +230,7 @@ def test_what_a_back_end_cannot_do_is_one_clear_line(monkeypatch: pytest.MonkeyP
         backends.choose(model, frames(TWO)[:0], backend="torch")
     for missing in ("openvino", "onnxruntime"):
         monkeypatch.setitem(sys.modules, missing, None)
-        with pytest.raises(RefereeError, match=r"referee\[fast\]"):
+        with pytest.raises(RefereeError, match=r"referee-rl\[fast\]"):
             backends.choose(model, frames(TWO), backend=missing)
 
 

@@ -303,4 +303,4 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "x")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "pip install 'referee[vlm]'" in done.stderr
+    assert "pip install 'referee-rl[vlm]'" in done.stderr

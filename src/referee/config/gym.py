@@ -43,7 +43,7 @@ class GymEnvConfig:
     )
     cameras: tuple[str, ...] | None = key(
         None,
-        "image entries of the observation by their names, or `render`; null = all image entries, else render; [] = none",
+        "image entries of the observation by name, or `render`; null = all image entries, else render; [] = none",
     )
     image_size: int = key(64, "images are scaled to so many pixels, width and height", low=8, high=1024)
     proprio_size: int | None = key(

@@ -30,7 +30,7 @@ class Conformance:
 
     @staticmethod
     def actions(env: RefereeVectorEnv, seed: int = 0, steps: int = 1) -> np.ndarray:
-        shape = (steps, env.num_envs, *env.single_action_space.shape)
+        shape = (steps, env.num_envs, *(env.single_action_space.shape or ()))
         return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
 
     def test_declares_itself(self, env: RefereeVectorEnv) -> None:
@@ -81,7 +81,7 @@ class Conformance:
         np.testing.assert_array_equal(env.reset(seed=0)[0]["states"], first)
 
     def test_seeds_may_be_given_one_by_one(self, env: RefereeVectorEnv) -> None:
-        states = env.reset(seed=[4, 9, 4])[0]["states"]
+        states = env.reset(seed=[4, 9, 4])[0]["states"]  # type: ignore[arg-type]
         np.testing.assert_array_equal(states[0], states[2])
         assert not np.array_equal(states[0], states[1])
 
@@ -183,7 +183,7 @@ class Conformance:
             return
         first = info["progress"].copy()
         for _ in range(self.horizon):
-            *_, truncated, info = env.step(np.zeros(env.action_space.shape, np.float32))
+            *_, truncated, info = env.step(np.zeros(env.action_space.shape or (), np.float32))
             assert info["progress"].shape == (env.num_envs,) and info["progress"].dtype == np.float32
             assert ((info["progress"] >= 0) & (info["progress"] <= 1)).all()
         assert truncated.all() and info["final_info"]["progress"].shape == (env.num_envs,)
@@ -260,7 +260,7 @@ class Conformance:
         with pytest.raises(RefereeError, match=r"must lie in 0\.\.2"):
             env.render_cameras([3])
         with pytest.raises(RefereeError, match="2 seeds were given for 3 environments"):
-            env.reset(seed=[1, 2])
+            env.reset(seed=[1, 2])  # type: ignore[arg-type]
         with pytest.raises(RefereeError, match="seed is -1"):
             env.reset(seed=-1)
         with pytest.raises(RefereeError, match="reset_mask has shape"):

@@ -14,4 +14,4 @@ def require(module: str, *, extra: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise MissingDependency(f"{what} needs {name}: pip install 'referee[{extra}]' ({error})") from error
+        raise MissingDependency(f"{what} needs {name}: pip install 'referee-rl[{extra}]' ({error})") from error

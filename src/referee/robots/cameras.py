@@ -15,7 +15,7 @@ from PIL import Image
 from referee.errors import MissingDependency, RefereeError
 from referee.robots.clock import Clock
 
-INSTALL = 'pip install "referee[franka]" (pyrealsense2; on Debian and Ubuntu also: apt-get install libusb-1.0-0)'
+INSTALL = 'pip install "referee-rl[franka]" (pyrealsense2; on Debian and Ubuntu also: apt-get install libusb-1.0-0)'
 WIDTH, HEIGHT, RATE = 640, 480, 30
 FIRST_FRAME = 5
 """Seconds that a camera has until its first frame."""

@@ -15,7 +15,7 @@ from referee.robots.arm import ArmError, ArmState
 from referee.robots.clock import Clock
 from referee.robots.poses import Pose, rotation_from_quaternion
 
-INSTALL = 'pip install "referee[franka]" (franky-control; it must match the version of your robot\'s system image)'
+INSTALL = 'pip install "referee-rl[franka]" (franky-control; it must match the version of your robot\'s system image)'
 FASTEST = 1.7
 """Metres per second that a Franka's hand is allowed at most; speeds are shares of it."""
 GENTLE = 0.1

@@ -12,7 +12,9 @@ import numpy as np
 from referee.errors import MissingDependency, RefereeError
 from referee.robots.clock import Clock
 
-INSTALL = 'pip install "referee[franka]" (pyspacemouse; on Debian and Ubuntu also: apt-get install libhidapi-hidraw0)'
+INSTALL = (
+    'pip install "referee-rl[franka]" (pyspacemouse; on Debian and Ubuntu also: apt-get install libhidapi-hidraw0)'
+)
 DEADZONE = 0.05
 """A puck at rest is rarely exactly at zero."""
 DRAIN, FULL = 64, 60

@@ -73,7 +73,8 @@ def check(config: Config) -> None:
     env = config.env.eval
     if isinstance(env, FrankaEnvConfig) and env.keyboard_reward_wrapper is None:
         raise ConfigError("env.eval.keyboard_reward_wrapper is null, so keys would say nothing: set it to single_stage")
-    strange = [name for name in _cameras(config) or () if env is not None and name not in env.cameras]
+    cameras = None if env is None else env.cameras
+    strange = [name for name in _cameras(config) or () if cameras is not None and name not in cameras]
     if strange:
         raise ConfigError(f"data.cameras names {strange[0]}, which is not one of env.eval.cameras: add it there too")
 

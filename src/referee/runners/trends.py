@@ -101,7 +101,7 @@ def _check_windows(config: Config, model: VLMModelConfig) -> None:
     assert config.env.train is not None
     steps = config.env.train.max_episode_steps
     for name, buffer in buffers_of(model).items() if model.model_type == "history_vlm" else ():
-        if buffer.min_history_size > steps + 1:
+        if steps is not None and buffer.min_history_size > steps + 1:
             raise ConfigError(
                 f"reward.model.history_buffers.{name}.min_history_size={buffer.min_history_size} is longer than an "
                 f"episode, which has {steps + 1} frames (env.train.max_episode_steps): lower it"

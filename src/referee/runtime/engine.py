@@ -43,11 +43,11 @@ def ray() -> Any:
     try:
         found = importlib.import_module("ray")
     except ImportError as error:
-        raise MissingDependency(f"cluster.backend=ray needs ray: pip install 'referee[ray]' ({error})") from error
+        raise MissingDependency(f"cluster.backend=ray needs ray: pip install 'referee-rl[ray]' ({error})") from error
     if tuple(map(int, found.__version__.split(".")[:2])) < OLDEST:
         raise MissingDependency(
             f"cluster.backend=ray needs ray 2.52 or newer, for its tokens; this is {found.__version__}: "
-            "pip install -U 'referee[ray]'"
+            "pip install -U 'referee-rl[ray]'"
         )
     return found
 

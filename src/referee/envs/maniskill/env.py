@@ -24,7 +24,7 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
     def __init__(self, config: ManiSkillEnvConfig) -> None:
         for module in ("mani_skill", "sapien"):
             if importlib.util.find_spec(module) is None:
-                raise MissingDependency(f"ManiSkill environments need {module}: pip install 'referee[maniskill]'")
+                raise MissingDependency(f"ManiSkill environments need {module}: pip install 'referee-rl[maniskill]'")
         self.config = config
         self.num_envs = config.num_envs
         self.obs_mode = config.obs_mode
