@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -14,7 +13,7 @@ from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.conformance import Conformance
 from referee.envs.policies import make_policy
 from referee.episodes import Episode, EpisodeError, EpisodeStore, Meta
-from referee.episodes.recorder import GymRecorder, Recorder, Wanted
+from referee.episodes.recorder import Recorder, Wanted
 from referee.episodes.writer import BackgroundWriter
 from referee.workers.env import EnvWorker
 
@@ -179,46 +178,6 @@ def test_a_longer_episode_than_thought_of_finds_room(tmp_path: Path) -> None:
         recorder.step(np.full((2, 4), 0.1, np.float32))
     recorder.close()
     assert [len(episode) for episode in EpisodeStore(tmp_path)] == [25, 25]
-
-
-class _Plain(gym.Env[Any, Any]):
-    """Counts up; a success from 3 on, over after 5."""
-
-    observation_space = gym.spaces.Box(0, 10, (1,))
-    action_space = gym.spaces.Box(-1, 1, (2,))
-
-    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        self.count = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.count += 1
-        info = {"success": self.count >= 3}
-        return np.full(1, self.count, np.float32), 1.0, False, self.count == 5, info
-
-    def render(self) -> np.ndarray:
-        return np.full((4, 4, 3), self.count, np.uint8)
-
-
-def test_a_plain_gymnasium_env(tmp_path: Path) -> None:
-    class Told(_Plain):
-        def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
-            return super().reset(**kwargs)[0], {"success": False}
-
-    env = GymRecorder(Told(), lambda: EpisodeStore(tmp_path), render=True, meta=Meta(task="count"))
-    for _ in range(2):
-        env.reset()
-        env.step(np.zeros(2))
-        env.reset()  # abandoned: not kept
-        while not env.step(np.zeros(2))[3]:
-            pass
-    env.close()
-    kept = list(EpisodeStore(tmp_path))
-    assert [episode.meta.episode for episode in kept] == [0, 1]
-    for episode in kept:
-        np.testing.assert_array_equal(episode.observations["states"][:, 0], range(6))
-        np.testing.assert_array_equal(episode.observations["main_images"][:, 0, 0, 0], range(6))
-        np.testing.assert_array_equal(episode.success, [0, 0, 0, 1, 1, 1])
 
 
 class _Slow:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
 from referee.envs.wrapper import EnvWrapper
-from referee.episodes.builder import EpisodeBuilder
 from referee.episodes.episode import GRASP, HELD, IMAGES, INTERVENED, PROGRESS, TASK_SUCCESS, Episode, Meta
 from referee.episodes.writer import BackgroundWriter, Sink
 
@@ -234,78 +232,6 @@ class Recorder(EnvWrapper):
             self._capacity_steps += steps
 
 
-class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
-    """The same around a plain Gymnasium env.
-
-    A dict observation keeps its names, an image becomes `main_images`, anything else `states`; with `render`, the
-    env's own `render()` gives `main_images`. Success is `info["success"]` or `info["is_success"]`, else unknown.
-    """
-
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        sink: Callable[[], Sink],
-        *,
-        meta: Meta | None = None,
-        wanted: Wanted | None = None,
-        render: bool = False,
-        capacity: int = 16,
-    ) -> None:
-        super().__init__(env)
-        self.wanted = wanted or Wanted()
-        self._meta, self._render = meta or Meta(), render
-        self._open, self._capacity = sink, capacity
-        self._writer: BackgroundWriter | None = None
-        self._builder: EpisodeBuilder | None = None
-        self._episodes = 0
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; one that is under way is not kept."""
-        observation, info = self.env.reset(**kwargs)
-        self._builder = None
-        if not self.wanted.satisfied:
-            self._builder = EpisodeBuilder(replace(self._meta, episode=self._episodes))
-            self._builder.start(self._named(observation), success=_success(info))
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One step; the episode is kept when it ends."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if self._builder is not None:
-            self._builder.step(action, self._named(observation), reward=float(reward), terminated=terminated,
-                               truncated=truncated, success=_success(info))  # fmt: skip
-            if terminated or truncated:
-                self._keep(self._builder.build())
-                self._builder = None
-        return observation, reward, terminated, truncated, info
-
-    def close(self) -> None:
-        """Write what is waiting, then close the env."""
-        try:
-            if self._writer is not None:
-                self._writer.close()
-        finally:
-            super().close()
-
-    def _keep(self, episode: Episode) -> None:
-        if self.wanted.take(bool(episode.success_once)):
-            self._episodes += 1
-            if self._writer is None:
-                self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
-            self._writer.put(episode)
-
-    def _named(self, observation: Any) -> dict[str, Any]:
-        if isinstance(observation, dict):
-            named = {str(name): np.asarray(value) for name, value in observation.items()}
-        else:
-            value = np.asarray(observation)
-            picture = value.dtype == np.uint8 and value.ndim == 3 and value.shape[-1] == 3
-            named = {"main_images" if picture else "states": value if picture else np.atleast_1d(value)}
-        if self._render:
-            named["main_images"] = np.asarray(self.env.render())
-        return named
-
-
 def _truth(info: dict[str, Any], ids: np.ndarray) -> dict[str, np.ndarray]:
     """What an info says about the states of the environments `ids`, by its name in an episode."""
     signals = {f"signals/{name}": info[name][ids] for name in SIGNALS if name in info}
@@ -318,8 +244,3 @@ def really_taken(actions: np.ndarray, info: dict[str, Any]) -> np.ndarray:
         if (mask := info.get(f"_{name}")) is not None:
             actions = np.where(mask[:, None], info[name], actions)
     return actions
-
-
-def _success(info: dict[str, Any]) -> bool | None:
-    value = info.get("success", info.get("is_success"))
-    return None if value is None else bool(value)

@@ -144,7 +144,7 @@ def check(config: Config) -> None:
     if isinstance(train, FrankaEnvConfig):
         _check_arm(config, train)
     for name in ("task", "obs_mode", "control_mode", "encoder"):
-        here, there = getattr(train, name), getattr(config.env.eval, name)
+        here, there = getattr(train, name, None), getattr(config.env.eval, name, None)
         if here != there:
             raise ConfigError(f"env.eval.{name}={there}, but env.train.{name}={here}: make them the same")
 

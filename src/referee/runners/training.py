@@ -425,7 +425,7 @@ def _env_settings(config: Config) -> dict[str, Any]:
     train = config.env.train
     assert train is not None
     settings = asdict(train)
-    for name in ("env_type", "task", "num_threads", "num_workers", "data_collection", *NOT_THE_WORLD):
+    for name in ("env_type", "task", "num_threads", "num_workers", "num_processes", "data_collection", *NOT_THE_WORLD):
         settings.pop(name, None)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 

@@ -1,0 +1,132 @@
+"""Recording anybody's Gymnasium environment."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from referee.episodes import EpisodeStore
+from referee.episodes.episode import EpisodeError, Meta
+from referee.episodes.gym_recorder import GymRecorder
+from referee.errors import RefereeError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
+import own_worlds  # noqa: F401 - registers its environments
+
+
+class _Plain(gym.Env[Any, Any]):
+    """Counts up; a success from 3 on, over after 5."""
+
+    observation_space = gym.spaces.Box(0, 10, (1,))
+    action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        info = {"success": self.count >= 3}
+        return np.full(1, self.count, np.float32), 1.0, False, self.count == 5, info
+
+    def render(self) -> np.ndarray:
+        return np.full((4, 4, 3), self.count, np.uint8)
+
+
+def test_a_plain_gymnasium_env(tmp_path: Path) -> None:
+    class Told(_Plain):
+        def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+            return super().reset(**kwargs)[0], {"success": False}
+
+    env = GymRecorder(Told(), lambda: EpisodeStore(tmp_path), images="render", meta=Meta(task="count"))
+    for _ in range(2):
+        env.reset()
+        env.step(np.zeros(2))
+        env.reset()  # abandoned: not kept
+        while not env.step(np.zeros(2))[3]:
+            pass
+    env.close()
+    kept = list(EpisodeStore(tmp_path))
+    assert [episode.meta.episode for episode in kept] == [0, 1]
+    for episode in kept:
+        np.testing.assert_array_equal(episode.observations["states"][:, 0], range(6))
+        np.testing.assert_array_equal(episode.observations["main_images"][:, 0, 0, 0], range(6))
+        np.testing.assert_array_equal(episode.success, [0, 0, 0, 1, 1, 1])
+
+
+def play(env: gym.Env[Any, Any], episodes: int = 2) -> None:
+    for number in range(episodes):
+        env.reset(seed=number)
+        done = False
+        while not done:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            done = terminated or truncated
+    env.close()
+
+
+def test_only_step_tells_success_as_in_fetch(tmp_path: Path) -> None:
+    """`reset` gives an empty info there: the state after it is no success, and nothing crashes."""
+    env = gym.make("PointReach-v0", render_mode="rgb_array", radius=10.0)
+    play(GymRecorder(env, tmp_path, image_size=32))
+    for episode in EpisodeStore(tmp_path):
+        assert episode.success is not None
+        assert episode.success.tolist() == [False] + [True] * 20
+        assert episode.observations["states"].shape == (21, 7)
+        assert episode.observations["main_images"].shape == (21, 32, 32, 3)
+        assert episode.meta.cameras == ("render",) and episode.meta.task == "PointReach-v0" and episode.meta.fps == 10
+
+
+def test_named_cameras_keep_their_names(tmp_path: Path) -> None:
+    play(GymRecorder(gym.make("PointCameras-v0"), tmp_path, image_size=24))
+    for episode in EpisodeStore(tmp_path):
+        assert episode.meta.cameras == ("top", "wrist")
+        main, extra = episode.observations["main_images"], episode.observations["extra_view_images"]
+        assert extra.shape == (21, 1, 24, 24, 3)
+        np.testing.assert_allclose(main.astype(int) + extra[:, 0], 255, atol=1)
+
+
+def test_success_by_key_and_by_function(tmp_path: Path) -> None:
+    def near(info: Any) -> bool:
+        return bool(info["is_success"] > 2)
+
+    env = gym.make("PointReach-v0", render_mode="rgb_array", radius=10.0)
+    play(GymRecorder(env, tmp_path / "never", success=near), 1)
+    assert next(iter(EpisodeStore(tmp_path / "never"))).success_once is False
+    env = gym.make("PointReach-v0", render_mode="rgb_array")
+    with pytest.raises(RefereeError, match=r"info of step\(\) has no 'solved' .* only is_success"):
+        play(GymRecorder(env, tmp_path / "wrong", success="solved"), 1)
+
+
+def test_images_by_a_function_of_the_environment(tmp_path: Path) -> None:
+    env = gym.make("PointReach-v0", render_mode="rgb_array")
+    play(GymRecorder(env, tmp_path, images=lambda env: {"left": env.render()[:, :48], "right": env.render()[:, 48:]}))
+    assert next(iter(EpisodeStore(tmp_path))).meta.cameras == ("left", "right")
+
+
+def test_no_picture_is_refused_at_the_first_reset(tmp_path: Path) -> None:
+    env = GymRecorder(gym.make("PointReach-v0"), tmp_path)
+    with pytest.raises(EpisodeError, match=r"gives no picture: make it with render_mode='rgb_array'"):
+        env.reset(seed=0)
+    play(GymRecorder(gym.make("PointReach-v0"), tmp_path, images="none"), 1)
+    assert set(next(iter(EpisodeStore(tmp_path))).observations) == {"states"}
+
+
+def test_what_is_odd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env = gym.make("PointReach-v0", render_mode="rgb_array")
+    with caplog.at_level(logging.WARNING):
+        play(GymRecorder(env, tmp_path, images=lambda env: np.zeros((300, 300, 3), np.uint8)), 3)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "are 300×300" in told[0] and "image_size=96" in told[0]
+    assert "pictures of main_images are black" in told[1]
+
+
+def test_pictures_of_different_size_need_a_size(tmp_path: Path) -> None:
+    env = gym.make("PointReach-v0", render_mode="rgb_array")
+    images = lambda env: {"wide": env.render(), "square": env.render()[:, :48]}  # noqa: E731
+    with pytest.raises(EpisodeError, match=r"different size \(wide 96×48, square 48×48\): give image_size="):
+        GymRecorder(env, tmp_path, images=images).reset()
