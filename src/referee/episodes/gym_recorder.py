@@ -169,7 +169,7 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         views = [self._scaled(name, picture) for name, picture in pictures.items()]
         sizes = {view.shape for view in views}
         if len(sizes) > 1:
-                        named = zip(pictures, views, strict=True)
+            named = zip(pictures, views, strict=True)
             shapes = ", ".join(f"{name} {view.shape[1]}×{view.shape[0]}" for name, view in named)
             raise EpisodeError(f"{self._name}: pictures of different size ({shapes}): give image_size=")
         state = self._layout.state(observation, self.env.observation_space)
