@@ -46,7 +46,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["run", "panda_expert", "runner.expert_noise=nan"], "runner.expert_noise"),
         (["run", "no/such/file.yaml"], "no directory no/such to look for file.yaml"),
         (["play", "--task", "Fold"], "unknown task 'Fold': choose one of Reach"),
-        (["play", "--policy", "genius"], "unknown policy 'genius': choose expert or random"),
+        (["play", "--policy", "genius"], "unknown policy 'genius': choose expert, random, or module:function"),
         (["play", "--out", "film.mp4"], "film.mp4 is not a GIF"),
         (["play", "--episodes", "0"], "--episodes is 0"),
         (["play", "--size", "8"], "--size is 8"),

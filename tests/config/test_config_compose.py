@@ -112,7 +112,7 @@ def test_a_group_can_be_added_and_dropped(error: Error) -> None:
 def test_group_mistakes_name_what_there_is(error: Error) -> None:
     assert error("panda_expert", "env@env.eval=pandaa") == (
         "unknown group env/pandaa (command line): did you mean panda? "
-        "env/ holds maniskill, panda, realworld_bin_relocation, realworld_peg_insertion"
+        "env/ holds gymnasium, maniskill, panda, realworld_bin_relocation, realworld_peg_insertion"
     )
     assert "there is no such group" in error("panda_expert", "envs@env.eval=panda")
     assert "drop it with ~env@env.eval" in error("panda_expert", "env@env.eval=null")

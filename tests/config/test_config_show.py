@@ -81,7 +81,7 @@ def test_list_presets_is_a_table() -> None:
             "panda_random",
             NOISE,
             "runner.expert_noise (command line) has no effect: "
-            "it acts only with runner.policy=expert, which is random here",
+            "it acts only with runner.policy!=random, which is random here",
         ),
         (
             "panda_expert",

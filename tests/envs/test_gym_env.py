@@ -77,7 +77,7 @@ def test_success_is_of_the_step_and_the_reset_state_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "fix"), [("solved", "info has no 'solved'"), ("own_worlds:nothing", "cannot be imported")]
+    ("key", "fix"), [("solved", "info has no 'solved'"), ("own_worlds:nothing", "module own_worlds has no nothing")]
 )
 def test_a_success_key_that_is_not_there_is_refused(key: str, fix: str) -> None:
     def play() -> None:

@@ -22,6 +22,7 @@ class Key:
     single: bool = False
     by: tuple[str, Mapping[str, type]] | None = None
     short: str | None = None
+    attribute: bool = False
 
 
 def key(
@@ -36,22 +37,24 @@ def key(
     single: bool = False,
     by: tuple[str, Mapping[str, type]] | None = None,
     short: str | None = None,
+    attribute: bool = False,
 ) -> Any:
     """Declare one key.
 
     default: the value, a dataclass for a section, or REQUIRED.
     choices: the values allowed; for a list, the entries allowed, each at most once.
     low, high: bounds, both included; for a list, of its length.
-    only_if: when the key acts, as "policy=expert", "film" (is on), or several joined by " or "; a name
+    only_if: when the key acts: "policy=expert", "policy!=random", "film" (is on), several joined by " or "; a name
         without a dot is a sibling, one with dots is absolute. A key set without effect is reported.
     tag: the value of this key chooses the dataclass of its section (see EnvConfig).
     single: a list that may also be given as its only entry, without brackets.
     by: for a section, another key and the dataclasses that its values choose; the first one is taken otherwise.
     short: for a mapping of sections, the key of an entry that is given as a single value.
+    attribute: beside the choices, `module:attribute` is accepted.
 
     A key is a scalar, a list of scalars, a section, a list of sections, or a mapping of sections under any names.
     """
-    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by, short)}
+    meta = {"key": Key(help, choices, low, high, only_if, tag, single, by, short, attribute)}
     if isinstance(default, type):
         return field(default_factory=default, metadata=meta)
     return field(default=default, metadata=meta)

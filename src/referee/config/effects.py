@@ -85,6 +85,8 @@ def _option(text: str, section: Path) -> tuple[Path, str]:
 
 
 def _holds(key: Path, wanted: str, leaves: Leaves) -> bool:
+    if key[-1].endswith("!"):
+        return not _holds((*key[:-1], key[-1].removesuffix("!")), wanted, leaves)
     value: Any = leaves[key].value if key in leaves else None
     return shown(value).strip('"') == wanted if wanted else bool(value)
 
@@ -102,6 +104,7 @@ def _acts_with(options: list[tuple[Path, str]], leaves: Leaves) -> str:
 
 
 def _now(key: Path, leaves: Leaves) -> str:
+    key = (*key[:-1], key[-1].removesuffix("!"))
     return shown(leaves[key].value).strip('"') if key in leaves else "null"
 
 

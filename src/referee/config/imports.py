@@ -6,10 +6,27 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from referee.errors import ConfigError
 
 KEY = "runner.imports"
+
+
+def load_attribute(name: str, key: str) -> Any:
+    """What `module:attribute` names; the module may lie in the current folder. key: where it was given."""
+    module, _, attribute = name.partition(":")
+    import_modules([module], key=key)
+    value = getattr(sys.modules[module], attribute, None)
+    if value is None:
+        raise ConfigError(f"{key}={name}: module {module} has no {attribute or 'name after the colon'}")
+    return value
+
+
+def _look_here_too() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file here never hides an installed package
 
 
 def import_modules(names: Sequence[str], *, key: str = KEY) -> None:
@@ -18,9 +35,8 @@ def import_modules(names: Sequence[str], *, key: str = KEY) -> None:
     key: how they were given, for what is said about one that cannot be imported.
     """
     here = str(Path.cwd())
-    if names and here not in sys.path:
-        sys.path.append(here)  # last: a file here never hides an installed package
     for name in names:
+        _look_here_too()
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:

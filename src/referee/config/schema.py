@@ -107,11 +107,12 @@ class RunnerConfig:
     seed: int = key(0, "seed of everything that is drawn", low=0)
     policy: str = key(
         "expert",
-        "who acts: the scripted expert, uniform noise, or nobody but the person at the arm",
+        "who acts: a scripted expert, uniform noise, a person at the arm, or module:function of your own",
         choices=("expert", "random", "person"),
+        attribute=True,
         only_if=f"recipe=evaluate or {AT_THE_ARM}",
     )
-    expert_noise: float = key(0.0, "standard deviation added to the expert's actions", low=0, only_if="policy=expert")
+    expert_noise: float = key(0.0, "standard deviation added to the actions", low=0, only_if="policy!=random")
     num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
     film: bool = key(
         True, "write a film of some episodes", only_if="recipe=evaluate or recipe=demo or recipe=train_policy"

@@ -206,7 +206,8 @@ def _checked_list(path: Path, leaf: Leaf, spec: Spec) -> tuple[Any, ...]:
 def _checked_scalar(path: Path, leaf: Leaf, spec: Spec) -> Any:
     value = _typed(path, leaf, spec)
     key = spec.key
-    if key.choices is not None and value not in key.choices:
+    named = key.attribute and isinstance(value, str) and ":" in value
+    if key.choices is not None and value not in key.choices and not named:
         raise _not_among(path, leaf, key.choices)
     if (key.low is not None and value < key.low) or (key.high is not None and value > key.high):
         raise _wrong(path, leaf, f"must be {_bounds(key)}")

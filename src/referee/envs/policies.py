@@ -6,21 +6,48 @@ from collections.abc import Callable
 
 import numpy as np
 
-from referee.envs.contract import RefereeVectorEnv
+from referee.config.imports import load_attribute
+from referee.envs.contract import Observation, RefereeVectorEnv
 from referee.errors import RefereeError
 
 Policy = Callable[[], np.ndarray]
 """The next actions f32[n,a] of all environments."""
 
 
+class OwnPolicy:
+    """A function of one's own, `module:function`: observations {name: array[n,…]} in, actions [n,a] in −1..1 out."""
+
+    def __init__(self, env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: int = 0) -> None:
+        self._function, self._name = load_attribute(name, "runner.policy"), name
+        self._shape = (env.num_envs, *(env.single_action_space.shape or ()))
+        self._noise, self._random = noise, np.random.default_rng(seed)
+        self._observation: Observation | None = None
+
+    def see(self, observation: Observation) -> None:
+        """What the next actions are about."""
+        self._observation = observation
+
+    def __call__(self) -> np.ndarray:
+        """The next actions f32[n,a], with noise, clipped to the action space."""
+        if self._observation is None:
+            raise RefereeError(f"the policy {self._name} was asked for actions before it saw an observation")
+        actions = np.asarray(self._function(self._observation), np.float32)
+        if actions.shape != self._shape:
+            raise RefereeError(f"the policy {self._name} gives actions {actions.shape}, but {self._shape} are needed")
+        noise = self._noise * self._random.standard_normal(self._shape, dtype=np.float32)
+        return np.clip(actions + noise, -1.0, 1.0)
+
+
 def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: int = 0) -> Policy:
-    """The policy called `name` (expert or random) for `env`."""
+    """The policy called `name` for `env`: expert, random, or module:function (see `OwnPolicy`)."""
     if name == "random":
         random = np.random.default_rng(seed)
         shape = (env.num_envs, *env.single_action_space.shape)  # type: ignore[misc]
         return lambda: random.uniform(-1.0, 1.0, shape).astype(np.float32)
+    if ":" in name:
+        return OwnPolicy(env, name, noise=noise, seed=seed)
     if name != "expert":
-        raise RefereeError(f"unknown policy {name!r}: choose expert or random")
+        raise RefereeError(f"unknown policy {name!r}: choose expert, random, or module:function of your own")
     from referee.envs.franka.env import FrankaVectorEnv
     from referee.envs.franka.expert import TwinExpert
     from referee.envs.maniskill.env import ManiSkillVectorEnv
@@ -34,7 +61,9 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: i
     if isinstance(world, ManiSkillVectorEnv):
         return ManiSkillExpert(world, noise=noise, seed=seed)
     if not isinstance(world, PandaVectorEnv):
-        raise RefereeError("this environment has no scripted expert: choose the policy random")
+        raise RefereeError(
+            "this environment has no scripted expert: set runner.policy=random, or module:function of your own"
+        )
     return Expert(world, noise=noise, seed=seed)
 
 

@@ -81,6 +81,8 @@ class Recorder(EnvWrapper):
         self._live = np.zeros(env.num_envs, bool)
         self._episodes = np.zeros(env.num_envs, np.int64)
         self._everyone = np.arange(env.num_envs)
+        self._left: np.ndarray | None = None
+        """Episodes that may still be kept of each environment; None: any number."""
         self._arrays: dict[str, np.ndarray] = {}
         self._capacity_steps = min(env.max_episode_steps, 1000)
         env.tell_progress = True
@@ -123,6 +125,11 @@ class Recorder(EnvWrapper):
             super().close_extras(**kwargs)
 
     # --- recording ---
+
+    def limit_episodes(self, count: int) -> None:
+        """Keep the first `count` episodes from now on, as many of each environment (±1), and no more."""
+        self._left = np.full(self.num_envs, count // self.num_envs)
+        self._left[: count % self.num_envs] += 1
 
     @property
     def written(self) -> int:
@@ -174,6 +181,9 @@ class Recorder(EnvWrapper):
     def _keep(self, ids: np.ndarray) -> None:
         """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""
         arrays, lengths = self._arrays, self._steps.tolist()
+        if self._left is not None:
+            ids = ids[self._left[ids] > 0]
+            self._left[ids] -= 1
         chosen = [i for i in ids.tolist() if self.wanted.take(bool(arrays["success"][i, : lengths[i] + 1].any()))]
         for some in (chosen[start : start + COPIED] for start in range(0, len(chosen), COPIED)):
             longest = max(lengths[i] for i in some)

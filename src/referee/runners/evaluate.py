@@ -24,6 +24,8 @@ def evaluate(loaded: Loaded) -> None:
     folder = open_run(loaded)
     env = make_env(env_config, folder, runner.policy)
     world = env.unwrapped
+    if isinstance(env, Recorder):
+        env.limit_episodes(runner.num_episodes)
     policy = make_policy(world, runner.policy, noise=runner.expert_noise, seed=runner.seed)
     film = FilmMaker(world, runner.film_episodes) if runner.film else None
     console = Console()
@@ -35,6 +37,7 @@ def evaluate(loaded: Loaded) -> None:
             runner.num_episodes,
             seed=runner.seed,
             watch=film,
+            observe=getattr(policy, "see", None),
             progress=lambda n: progress.advance(task, n),
         )
     write_json(folder / "result.json", outcomes.summary())

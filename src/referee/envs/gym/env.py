@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from referee.config.gym import GymEnvConfig, arguments
+from referee.config.imports import import_modules
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, ends, split_views
 from referee.envs.gym.share import Share
 from referee.errors import RefereeError
@@ -270,7 +271,7 @@ def find_spec(name: str | None) -> gym.envs.registration.EnvSpec:
     module, colon, plain = name.rpartition(":")
     try:
         if colon:
-            import_module(module)
+            import_modules([module], key="env.*.id")
         elif name not in gym.registry:
             _register_suites(name)
         return gym.spec(plain)

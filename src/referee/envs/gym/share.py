@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from ctypes.util import find_library
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from referee.config.imports import load_attribute
 from referee.errors import RefereeError
 from referee.pictures import scaled
 
@@ -84,16 +84,12 @@ def channels_last(image: np.ndarray) -> np.ndarray:
     return image if image.shape[-1] == 3 else np.moveaxis(image, 0, -1)
 
 
-def success_reader(key: str | None, name: str) -> Callable[[Mapping[str, Any], bool], bool | None]:
+def success_reader(key: str | None) -> Callable[[Mapping[str, Any], bool], bool | None]:
     """A function (info, terminated) → success; None where the info does not tell."""
     if key == "terminated":
         return lambda info, terminated: terminated
     if key is not None and ":" in key:
-        module, _, attribute = key.partition(":")
-        try:
-            function = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise RefereeError(f"env.*.success_key={key} of {name} cannot be imported: {error}") from error
+        function = load_attribute(key, "env.*.success_key")
         return lambda info, terminated: bool(function(info))
     keys = SUCCESS_KEYS if key is None else (key,)
 
@@ -128,7 +124,7 @@ class Share(gym.Env[Any, np.ndarray]):
         self.name = spec.id
         self.ids = range(first, first + count)
         self._size, self._keep_final = image_size, keep_final_images
-        self._success = success_reader(success_key, self.name)
+        self._success = success_reader(success_key)
         self._success_key = success_key
         draws = cameras is None or RENDER in cameras
         mode = {"render_mode": "rgb_array"} if draws and "rgb_array" in _render_modes(spec) else {}
