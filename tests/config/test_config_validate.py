@@ -126,7 +126,7 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.task=pickcube", "must be one of Reach, PushCube, PickCube, PegInsertion, got"),
         ("env.eval.task=pickcube", "did you mean PickCube?"),
         ("env.eval.image_size=65", "must be one of 64, 128, 224, got 65"),
-        ("env.eval.env_type=pando", "must be one of panda, maniskill, franka, gymnasium, got"),
+        ("env.eval.env_type=pando", "must be one of panda, maniskill, franka, gymnasium, custom, got"),
         (
             "runner.recipe=evaluat",
             "must be one of evaluate, demo, train_policy, train_reward, train_vlm, collect_labels, collect_data, "

@@ -1,13 +1,15 @@
 """Any Gymnasium id under the contract: the conformance suite, and what is particular to other people's worlds."""
 
 import os
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from referee.config.gym import ArgumentConfig, GymEnvConfig
+from referee.config.gym import ArgumentConfig, CustomEnvConfig, GymEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.conformance import Conformance
 from referee.envs.gym.env import processes
@@ -149,3 +151,27 @@ def test_what_cannot_be_made_is_one_line(id: str | None, options: dict[str, Any]
 
 def test_processes_share_the_environments_equally() -> None:
     assert [processes(n, 4) for n in (1, 2, 3, 8, 9, 10)] == [1, 2, 3, 4, 3, 2]
+
+
+def _make_own(config: CustomEnvConfig, **kwargs: Any) -> RefereeVectorEnv:
+    steps = config.max_episode_steps or 4
+    return point(config.num_envs, config.obs_mode, max_episode_steps=steps + int(kwargs.get("more", 0)))
+
+
+def _make_wrong(config: CustomEnvConfig) -> object:
+    return object()
+
+
+def test_a_vector_environment_of_another_package_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CustomEnvConfig(maker="test_gym_env:_make_own", num_envs=2, kwargs={"more": ArgumentConfig(value=3)})
+    assert make_vec(config).max_episode_steps == 7
+    entry = EntryPoint("own", "test_gym_env:_make_own", "referee.envs")
+    monkeypatch.setattr("referee.envs.make.entry_points", lambda group: [entry] if group == "referee.envs" else [])
+    assert make_vec(replace(config, maker="own", kwargs=None)).max_episode_steps == 4
+    for maker, line in (
+        (None, r"maker is not given"),
+        ("mine", r"env\.\*\.maker=mine is no module:function, nor registered \(referee\.envs: own\)"),
+        ("test_gym_env:_make_wrong", "made object, which is no referee.envs.RefereeVectorEnv"),
+    ):
+        with pytest.raises(RefereeError, match=line):
+            make_vec(replace(config, maker=maker, kwargs=None))

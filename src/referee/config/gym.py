@@ -69,3 +69,34 @@ class GymEnvConfig:
 def arguments(given: Arguments) -> dict[str, Any]:
     """Keyword arguments as a function takes them."""
     return {name: each.value for name, each in (given or {}).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomEnvConfig:
+    """A vector environment of your own, under the contract of `referee.envs.RefereeVectorEnv`."""
+
+    env_type: str = key("custom", "which world", tag=True)
+    maker: str | None = key(
+        None,
+        "what makes it from this configuration: module:function, or a name registered as entry point referee.envs",
+    )
+    kwargs: Arguments = key(None, "keyword arguments of the maker", short="value")
+    task: str = key("custom", "name of the task, as in episodes and checkpoints")
+    num_envs: int = key(16, "environments stepped side by side", low=1)
+    max_episode_steps: int | None = key(None, "steps after which an episode is cut off; null = the maker's own", low=1)
+    obs_mode: str = key("state", "what the policy observes", choices=("state", "rgb", "state+rgb"))
+    terminate_on_success: bool = key(False, "end an episode when it has succeeded")
+    success_hold_steps: int = key(
+        1, "successive successes that end an episode, where ground truth or a reward model's verdict ends it", low=1
+    )
+    cameras: tuple[str, ...] | None = key(None, "the cameras; null = the maker's own")
+    image_size: int = key(64, "width and height of images in pixels", low=8, high=1024)
+    encoder: str | None = key(
+        None, "reward model whose frozen encoder turns images into states, once; null = images as they are"
+    )
+    data_collection: DataCollectionConfig = key(DataCollectionConfig, "recording of episodes")
+
+    @property
+    def reward_mode(self) -> str:
+        """The environment's own reward: what else there may be is an argument of its maker."""
+        return "env"

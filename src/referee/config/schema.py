@@ -13,7 +13,7 @@ from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.cluster import ClusterConfig
 from referee.config.collection import DataCollectionConfig, LabellingConfig
 from referee.config.declare import REQUIRED, key
-from referee.config.gym import GymEnvConfig
+from referee.config.gym import CustomEnvConfig, GymEnvConfig
 from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 from referee.config.maniskill import ManiSkillEnvConfig
@@ -237,7 +237,7 @@ class PandaEnvConfig:
 
 
 # The worlds there are. Each class names itself by its tag, env_type; the first is taken where env_type is not given.
-EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig | GymEnvConfig
+EnvConfig = PandaEnvConfig | ManiSkillEnvConfig | FrankaEnvConfig | GymEnvConfig | CustomEnvConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from referee.config.arm import FrankaEnvConfig, RobotConfig
-from referee.config.gym import ArgumentConfig, GymEnvConfig
+from referee.config.gym import ArgumentConfig, CustomEnvConfig, GymEnvConfig
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, PandaEnvConfig, RandomiseConfig
 from referee.envs import RefereeVectorEnv
@@ -43,9 +43,11 @@ def _world(meta: dict[str, Any], num_envs: int) -> EnvConfig:
     if kind == "franka":
         robot = RobotConfig(driver="twin", realtime=False, scene=meta["scene"])
         return FrankaEnvConfig(robot=robot, **{**settings, "num_envs": min(num_envs, TWINS)})
-    if kind == "gymnasium":
+    if kind in ("gymnasium", "custom"):
         given = settings["kwargs"] or {}
         settings["kwargs"] = {name: ArgumentConfig(**value) for name, value in given.items()} or None
+        if kind == "custom":
+            return CustomEnvConfig(**settings)
         return GymEnvConfig(**{name: value for name, value in settings.items() if name != "task"})
     if kind == "maniskill":
         return ManiSkillEnvConfig(**settings)
