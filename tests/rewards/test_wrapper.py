@@ -107,16 +107,16 @@ def test_every_step_pays_what_the_model_sees_in_the_state_it_leads_to() -> None:
 def test_terminal_mode_asks_once_and_pays_at_the_end() -> None:
     env = RewardModelWrapper(Film(), ARTIFACT, success_reward=2.0, fail_reward=-1.0, reward_weight=3.0)
     asked: list[int] = []
-    judge = ARTIFACT.judge
+    seen = ARTIFACT.seen
     try:
-        ARTIFACT.judge = lambda images: (asked.append(len(images)), judge(images))[1]  # type: ignore[method-assign]
+        ARTIFACT.seen = lambda images: (asked.append(len(images)), seen(images))[1]  # type: ignore[method-assign]
         for number in (5, 12):  # the last pictures of two episodes
             rewards, infos, _ = episode(env)
             assert rewards == [0, 0, 0, 0, 6.0 if SAID[number] >= THRESHOLD else -3.0]
             assert ["referee/success" in info for info in infos] == [False] * 4 + [True]
             assert all("referee/env_reward" in info for info in infos)
     finally:
-        del ARTIFACT.judge  # type: ignore[method-assign]
+        del ARTIFACT.seen  # type: ignore[method-assign]
     assert asked == [1, 1]
 
 

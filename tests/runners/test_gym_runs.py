@@ -32,10 +32,11 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def record(out: str, *, episodes: int, noise: float, seed: int, id: str = POINT, **more: str) -> EpisodeStore:
     extra = [f"{name}={value}" for name, value in more.items()]
-    assert main(["run", "gym_collect", f"env.eval.id={id}", "runner.policy=my_policy:towards", "runner.film=false",
+    code = main(["run", "gym_collect", f"env.eval.id={id}", "runner.policy=my_policy:towards", "runner.film=false",
                  f"runner.num_episodes={episodes}", f"runner.expert_noise={noise}", f"runner.seed={seed}",
                  "env.eval.num_envs=8", "env.eval.num_processes=1", "env.eval.image_size=32",
-                 f"env.eval.data_collection.save_dir={out}", f"runner.logger.log_path=log_{out}", *extra]) == 0  # fmt: skip
+                 f"env.eval.data_collection.save_dir={out}", f"runner.logger.log_path=log_{out}", *extra])  # fmt: skip
+    assert code == 0
     return EpisodeStore(Path(out), create=False)
 
 

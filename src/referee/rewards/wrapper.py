@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,10 +14,11 @@ from gymnasium.vector.utils import iterate
 
 from referee.envs.contract import RefereeVectorEnv
 from referee.errors import RefereeError
-from referee.metrics.gate import check_gate
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
 from referee.models.spec import MAIN_NAMES
+from referee.rewards.scored import ScoredFrames
+from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, truth_of
 
 ENV_REWARD = "referee/env_reward"
 """Info key: the environment's own reward."""
@@ -28,12 +27,14 @@ PROBABILITY = "referee/probability"
 SUCCESS = "referee/success"
 """Info key: whether that is a success, by the threshold, and by the gate over time where every state is judged."""
 
-Mode = Literal["per_step", "terminal"]
-RewardType = Literal["binary", "continuous"]
 Images = Literal["observation", "render"] | Callable[[Any], Mapping[str, np.ndarray]] | None
 """Where pictures come from; a callable gets the env and returns {camera: uint8[n,H,W,3]}, n is 1 for a single env."""
 
 
+NO_RELABELLING = (
+    "compute_reward: a reward that a model sees in pictures cannot be computed from goals: train without HER "
+    "(HerReplayBuffer), since the environment's own compute_reward is the ground truth"
+)
 E = TypeVar("E", gym.Env[Any, Any], gym.vector.VectorEnv[Any, Any, Any])
 
 
@@ -73,58 +74,15 @@ def RewardModelWrapper(
         fail_reward=fail_reward, reward_weight=reward_weight, env_reward_weight=env_reward_weight,
         terminate_on_success=terminate_on_success,
     )  # fmt: skip
+    if hasattr(env, "step_async") and not isinstance(env, gym.vector.VectorEnv):
+        raise RefereeError(
+            f"{type(env).__name__} is a vector environment of Stable-Baselines3: use "
+            "referee.integrations.sb3.RewardModelVecEnv"
+        )
     opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
     if isinstance(env, gym.vector.VectorEnv):
         return VectorRewardModel(env, opened, rules, images, cameras)
     return SingleRewardModel(env, opened, rules, images, cameras)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """From verdicts to rewards: `env_reward_weight · env + reward_weight · model`."""
-
-    mode: Mode = "terminal"
-    """Pay for every state that a step leads to, or for the last one of an episode."""
-    reward_type: RewardType = "binary"
-    """The model pays `success_reward` or `fail_reward`; or its probability, and 0 below the threshold."""
-    threshold: float | None = None
-    """Of the probability; the artifact's own unless given."""
-    gate: tuple[int, int] | None = None
-    """k and n: a success is one in at least k of the last n states; the artifact's own unless given.
-
-    It acts where every state is judged: with `per_step`, and with `terminate_on_success`.
-    """
-    success_reward: float = 1.0
-    fail_reward: float = 0.0
-    reward_weight: float = 1.0
-    env_reward_weight: float = 0.0
-    terminate_on_success: bool = False
-    """End an episode where the gate says success. A vector env that resets by itself must know `reset_mask`."""
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("mode", get_args(Mode)), ("reward_type", get_args(RewardType))):
-            if getattr(self, name) not in allowed:
-                raise RefereeError(f"{name} is {getattr(self, name)!r}, but it can be {' or '.join(allowed)}")
-        for name in ("success_reward", "fail_reward", "reward_weight", "env_reward_weight"):
-            if not math.isfinite(getattr(self, name)):
-                raise RefereeError(f"{name} is {getattr(self, name)}, but a finite number is needed")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise RefereeError(f"threshold is {self.threshold}, but a probability in 0..1 is needed")
-        if self.gate is not None:
-            try:
-                check_gate(*self.gate)
-            except ValueError as error:
-                raise RefereeError(f"gate: {error}") from error
-            if not self.every_state:
-                raise RefereeError(
-                    "gate changes nothing in terminal mode, where one state is judged: leave it out, or choose "
-                    "mode='per_step' or terminate_on_success=True"
-                )
-
-    @property
-    def every_state(self) -> bool:
-        """Whether the model judges every state, not only last ones."""
-        return self.mode == "per_step" or self.terminate_on_success
 
 
 class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
@@ -145,27 +103,41 @@ class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
                 raise RefereeError("the env resets itself inside: put Autoreset around RewardModelWrapper instead")
             inner = inner.env
         self._pictures = _Pictures(env, env.observation_space, artifact, images, cameras)
-        self._judge = _Judge(artifact, 1, rules)
+        self.scorer = StepScorer(artifact, 1, rules)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """A new episode; the gate starts anew."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._judge.begin(_ALL)
+        self.scorer.begin(_ALL)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """A step of the env, paid by the model."""
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
-        ruling = self._judge.rule(
+        truth = truth_of(info)
+        ruling = self.scorer.score(
             np.array([env_reward], np.float64), _ALL, ended, np.array([info.get("hold") is not None]),
             lambda ids: self._pictures.now(_batched(observation), ids),
+            None if truth is None else np.array([bool(truth)]),
         )  # fmt: skip
         terminated = bool(terminated or ruling.terminate[0])
         info = {**info, ENV_REWARD: float(env_reward)}
         if ruling.judged[0]:
             info |= {PROBABILITY: float(ruling.probability[0]), SUCCESS: bool(ruling.success[0])}
         return observation, float(ruling.reward[0]), terminated, bool(truncated), info
+
+    def swap(self, artifact: Artifact | Path | str) -> None:
+        """Let another model score from the next step on, e.g. a refined one."""
+        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
+
+    def take_scored(self) -> ScoredFrames | None:
+        """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
+        return self.scorer.scored.take()
+
+    def compute_reward(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: hindsight relabelling (HER) would train on the ground truth of the environment inside."""
+        raise RefereeError(NO_RELABELLING)
 
 
 class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
@@ -191,7 +163,7 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
                 "the env resets in the same step, so pictures made afterwards show the next episode: put them in the "
                 "observation, or make the env with autoreset_mode=NEXT_STEP"
             )
-        self._judge = _Judge(artifact, env.num_envs, rules)
+        self.scorer = StepScorer(artifact, env.num_envs, rules)
         self._done = np.zeros(env.num_envs, bool)
         self._ended_here = np.zeros(env.num_envs, bool)
         """Episodes that the env itself would have gone on with."""
@@ -200,7 +172,7 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         """New episodes everywhere, or where `options["reset_mask"]` says; their gates start anew."""
         rows = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
         observations, info = self.env.reset(seed=seed, options=options)
-        self._judge.begin(rows)
+        self.scorer.begin(rows)
         self._done[rows] = self._ended_here[rows] = False
         return observations, info
 
@@ -223,10 +195,10 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
             return self._pictures.mixed(observations, info, ids, ended[ids])
 
         held = np.broadcast_to(info.get("_hold", False), ended.shape)
-        ruling = self._judge.rule(env_rewards, ~fresh, ended, held, pictures)
+        ruling = self.scorer.score(env_rewards, ~fresh, ended, held, pictures, _truth(info, ended))
         terminated |= ruling.terminate
         self._done = terminated | truncated
-        self._judge.begin(self._done)
+        self.scorer.begin(self._done)
         self._ended_here = self._done & ~ended
         if self._autoreset is AutoresetMode.SAME_STEP and self._ended_here.any():
             observations, info = self._restart(self._ended_here, observations, info, keep_final=True)
@@ -237,6 +209,18 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
             SUCCESS: ruling.success, f"_{SUCCESS}": ruling.judged.copy(),
         }  # fmt: skip
         return observations, ruling.reward, terminated, truncated, info
+
+    def swap(self, artifact: Artifact | Path | str) -> None:
+        """Let another model score from the next step on, e.g. a refined one."""
+        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
+
+    def take_scored(self) -> ScoredFrames | None:
+        """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
+        return self.scorer.scored.take()
+
+    def compute_reward(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: hindsight relabelling (HER) would train on the ground truth of the environment inside."""
+        raise RefereeError(NO_RELABELLING)
 
     def _restart(
         self, rows: np.ndarray, observations: Any, info: dict[str, Any], *, keep_final: bool = False
@@ -264,74 +248,10 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         return restarted, _merge(_without(info, rows), news, rows)
 
 
-# --- what was seen, and what it is worth ---
+# --- where pictures come from ---
 
 
 _ALL = np.ones(1, bool)
-See = Callable[[np.ndarray], np.ndarray]
-"""From ids of environments to their pictures [m,H,W,3] or [m,V,H,W,3]."""
-
-
-@dataclass(frozen=True)
-class _Ruling:
-    """About one step of n environments; probability is NaN and success False where the model was not asked."""
-
-    reward: np.ndarray
-    probability: np.ndarray
-    success: np.ndarray
-    judged: np.ndarray
-    terminate: np.ndarray
-
-
-class _Judge:
-    """An artifact, and what it said of the last n states of every environment's episode."""
-
-    def __init__(self, artifact: Artifact, count: int, rules: Rules) -> None:
-        calibration = artifact.calibration
-        self.artifact, self.rules = artifact, rules
-        self.threshold = calibration.threshold_in(rules.mode) if rules.threshold is None else rules.threshold
-        self.k, n = rules.gate or (calibration.gate_k, calibration.gate_n)
-        self._recent = np.zeros((count, n), bool)
-
-    def begin(self, rows: np.ndarray) -> None:
-        """New episodes: their gates start anew."""
-        self._recent[rows] = False
-
-    def rule(
-        self, env_rewards: np.ndarray, live: np.ndarray, ended: np.ndarray, held: np.ndarray, pictures: See
-    ) -> _Ruling:
-        """What a step is worth where it was one (`live`); pictures are made only of states that count.
-
-        Where an arm `held`, what is seen may be old: that is no success, and the model is not asked.
-        """
-        rules = self.rules
-        due = live if rules.every_state else live & ended
-        judged = due & ~held
-        probability = self._probability(judged, pictures)
-        success = probability >= self.threshold  # never of NaN
-        if rules.every_state:
-            self._recent[due] = np.column_stack([self._recent[due, 1:], success[due]])
-            success = judged & (self._recent.sum(axis=1) >= self.k)
-        terminate = success & rules.terminate_on_success
-        if rules.reward_type == "binary":
-            worth = np.where(success, rules.success_reward, rules.fail_reward)
-        else:
-            worth = np.where(probability >= self.threshold, probability, 0.0)
-        paid = due & (ended | terminate) if rules.mode == "terminal" else due
-        reward = np.where(paid, rules.reward_weight * worth, 0.0)
-        if rules.env_reward_weight:  # else not even NaN comes through
-            reward = reward + rules.env_reward_weight * env_rewards
-        return _Ruling(reward, probability, success, judged, terminate)
-
-    def _probability(self, judged: np.ndarray, pictures: See) -> np.ndarray:
-        """f32[count], NaN where the model is not asked."""
-        probability = np.full(len(judged), np.nan, np.float32)
-        if judged.any():
-            said = self.artifact.judge(pictures(np.flatnonzero(judged))).probability
-            if said is None:
-                raise RefereeError("the model gives no probability, so it cannot say what is a success")
-            probability[judged] = said
-        return probability
 
 
 class _Pictures:
@@ -423,6 +343,16 @@ class _Pictures:
             f"no pictures of {', '.join(self._wanted)}: neither in the observation nor by render(); make the env with "
             "render_mode='rgb_array', or give images="
         )
+
+
+def _truth(info: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
+    """bool[n]: ground truth of the states that the step led to; None where some environment tells none."""
+    now = truth_of(info)
+    last = truth_of(info["final_info"]) if "final_info" in info else None
+    if now is None or (ended.any() and "final_info" in info and last is None):
+        return None
+    told = np.asarray(now).astype(bool)
+    return told if last is None else np.where(ended, np.asarray(last).astype(bool), told)
 
 
 def _batched(observation: Any) -> Any:

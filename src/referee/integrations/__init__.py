@@ -1,0 +1,1 @@
+"""Referee inside other people's training loops."""
