@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from referee.config import Config
+from referee.config.imports import import_modules
 from referee.config.schema import RewardModelConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.contract import Observation
@@ -112,11 +113,9 @@ class PlacedTraining(Training):
     def _pay(self, who: int, rollout: Rollout, delivery: Delivery, said: Said | None, step: int) -> dict[str, float]:
         if self.payment is None:
             return {}
-        manager = self.payment.manager
-        if said is not None:
-            if said.version != manager.version:
-                raise RefereeError(f"a judge answered with version {said.version} of the model, not {manager.version}")
-            manager.seconds += said.seconds
+        version = self.payment.manager.version
+        if said is not None and said.version != version:
+            raise RefereeError(f"a judge answered with version {said.version} of the model, not {version}")
         self.payment.take(delivery, said)
         return self.payment.pay(rollout, self.actor, step, delivery.scored, who=who)
 
@@ -349,7 +348,7 @@ def launch_judges(cluster: Cluster, config: Config, payment: Payment | TrendPaym
     model = config.reward.model
     assert isinstance(model, RewardModelConfig)
     how = WorkerGroup(
-        make_judge, payment.reward.options, backend=model.backend, int8=model.int8,
+        make_judge, config.runner.imports, payment.reward.options, backend=model.backend, int8=model.int8,
         threads=config.actor.num_threads or os.cpu_count() or 1, fallback=Fallback(retry=("judge",)),
     )  # fmt: skip
     return how.launch(cluster, "reward")
@@ -361,8 +360,9 @@ def make_crew(rank: Rank, config: Config, folder: Path, spec: PolicySpec) -> Cre
     return Crew(config, folder, spec, rank=rank.rank, of=rank.world_size)
 
 
-def make_judge(rank: Rank, options: RewardOptions, **how: Any) -> JudgeWorker:
-    """The judge of a rank; all are alike."""
+def make_judge(rank: Rank, imports: Sequence[str], options: RewardOptions, **how: Any) -> JudgeWorker:
+    """The judge of a rank; all are alike. imports: modules that register models of one's own."""
+    import_modules(imports)
     return JudgeWorker(options, **how)
 
 

@@ -273,13 +273,13 @@ class TrendPayment:
 
         step: of the training, at the rollout's end. who: of those who act, made it.
         """
-        reward, before = self.rewards[who], self.manager.seconds
+        reward = self.rewards[who]
         with actor.threads.all_at_work():
             scored = reward.score(rollout)
         actor.update_rewards(rollout, scored, reward.options)
         self._paid += float(scored.rewards.sum())
         self._steps += scored.rewards.size
-        spent = {"time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps}
+        spent = {"time/compute_model_rewards": scored.seconds_per_step(len(self.rewards))}
         return {**spent, **reward.numbers(), **truth_beside(scored, rollout.success)}
 
     def lately(self) -> float | None:
