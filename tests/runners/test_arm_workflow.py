@@ -41,7 +41,9 @@ def test_from_a_pose_to_a_live_verdict(tmp_path: Path) -> None:
     arguments = [*TWIN, "env@env.eval=realworld_peg_insertion", "runner.max_steps=8", "reward.late_seconds=20",
                  f"reward.model.model_path={model}", f"runner.logger.log_path={tmp_path / 'teleop'}"]  # fmt: skip
     said = door("reward/run_realworld_teleop.sh", "realworld_teleop", *arguments)
-    assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| probability: ", said, re.M)) == 8
+    assert (
+        len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| prob: \d\.\d{3}$", said, re.M)) == 8
+    )
 
 
 @pytest.mark.slow

@@ -185,6 +185,9 @@ class RunnerConfig:
         None, "Rerun: a .rrd file to fill, `spawn` to open a viewer, or the address of one; null = none",
         only_if="recipe=teleop",
     )  # fmt: skip
+    show_latency: bool = key(
+        False, "a column with the milliseconds from a frame to its verdict", only_if="recipe=teleop"
+    )
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -310,7 +313,7 @@ class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
-    use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
+    use_reward_prob: bool = key(False, "a column with the probability of each frame", only_if="runner.recipe=teleop")
     standalone_realworld: bool = key(
         False, "the verdict ends episodes, and the environment's own success does not", only_if="runner.recipe=teleop"
     )

@@ -45,13 +45,12 @@ class Shown:
     held: str | None = None
     """Why the arm did not move, where it did not."""
 
-    def line(self, *, probability: bool, latency: float | None) -> str:
-        """The documented line; probability and latency behind it."""
+    def line(self, *, probability: bool = False, latency: str = "") -> str:
+        """Step, reward and success; behind them the probability, where wanted, and a column for the latency."""
         parts = [f"Step {self.number}", f"rm_reward: {self.reward:g}", f"success: {self.success}"]
         if probability:
-            parts.append("probability: " + ("none" if self.probability is None else f"{self.probability:.4f}"))
-        parts.append("late" if latency is None else f"{1000 * latency:.0f} ms")
-        return " | ".join(parts + ([f"hold: {self.held}"] if self.held else []))
+            parts.append("prob: " + ("none" if self.probability is None else f"{self.probability:.3f}"))
+        return " | ".join(parts + ([latency] if latency else []))
 
 
 class LiveJudge:
