@@ -94,8 +94,8 @@ class Teleoperation:
             check_ranks(self.cluster)
             packed = Packed.of(model)
             self.judge = WorkerGroup(
-                make_judge, config.runner.imports, packed, options, backend=how.backend, int8=how.int8, debug_save_dir=how.debug_save_dir,
-                fallback=Fallback(retry=("look", "pid")),
+                make_judge, config.runner.imports, packed, options, backend=how.backend, int8=how.int8,
+                debug_save_dir=how.debug_save_dir, fallback=Fallback(retry=("look", "pid")),
             ).launch(self.cluster, "reward")  # fmt: skip
             self.arm = WorkerGroup(make_teleop, loaded, folder, options, packed).launch(self.cluster, "env")
         except BaseException:

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee.config import Config, FrankaEnvConfig, Loaded
+from referee.config.batches import minibatch_size
 from referee.config.endings import ending
-from referee.config.learning import PPOConfig, SACConfig
+from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
 from referee.refine.labellers import Terminal
@@ -88,10 +89,12 @@ def check(config: Config) -> None:
     algorithm, actor, train = config.algorithm, config.actor, config.env.train
     assert train is not None and config.env.eval is not None  # the recipe needs them
     samples = train.num_envs * algorithm.rollout_steps
-    if isinstance(algorithm, PPOConfig) and samples % actor.global_batch_size:
+    assert isinstance(actor, ActorConfig)
+    if isinstance(algorithm, PPOConfig) and actor.global_batch_size and samples % actor.global_batch_size:
         raise ConfigError(
             f"actor.global_batch_size={actor.global_batch_size} does not divide the {samples} samples of a rollout "
-            f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, as {_divisor(samples)}"
+            f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, e.g. {minibatch_size(samples)}, or "
+            "leave it out"
         )
     if SEEDS_PER_RUN * config.runner.seed + train.num_envs > EVAL_SEED:
         raise ConfigError(
@@ -187,10 +190,6 @@ def _paused(bar: Progress) -> Iterator[None]:
         yield
     finally:
         bar.start()
-
-
-def _divisor(samples: int) -> int:
-    return max(size for size in range(1, samples + 1) if samples % size == 0 and size <= 1024)
 
 
 def _progress(console: Console, total: int) -> Progress:
