@@ -56,6 +56,7 @@ class PlacedTraining(Training):
     """The same run as `Training`, with the same numbers and checkpoints."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
+        began = time.perf_counter()
         self._cluster = Cluster(config.cluster)
         try:
             check_crews(self._cluster, config)
@@ -68,6 +69,7 @@ class PlacedTraining(Training):
         self._finished: dict[str, list[float]] = {}
         self._model: tuple[int, Shared] | None = None
         self._continuity = Continuity()
+        self.seconds = time.perf_counter() - began
 
     def _crews_wanted(self) -> int:
         return len(self._cluster.plan["env"])
@@ -172,6 +174,7 @@ class PlacedBackground(BackgroundTraining):
     """Acting, judging and learning side by side, as `BackgroundTraining`, with crews and judges on a cluster."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
+        began = time.perf_counter()
         self._cluster = Cluster(config.cluster)
         try:
             check_crews(self._cluster, config)
@@ -180,6 +183,7 @@ class PlacedBackground(BackgroundTraining):
             self._cluster.close()
             raise
         self._ready = queue.Queue(maxsize=max(4, self._room))
+        self.seconds = time.perf_counter() - began
 
     def _crews_wanted(self) -> int:
         return len(self._cluster.plan["env"])

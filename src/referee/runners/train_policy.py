@@ -22,7 +22,7 @@ from referee.refine.labellers import Terminal
 from referee.runners.background import PIECES, BackgroundTraining
 from referee.runners.ending import tell
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook, check_backends
+from referee.runners.logbook import Logbook, check_backends, say_dropped
 from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
@@ -41,14 +41,15 @@ def train_policy(loaded: Loaded) -> None:
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
     open_run(loaded, folder)
     console.print(ending(loaded.config), soft_wrap=True)
-    logbook = Logbook(folder, loaded)
+    logbook = Logbook(folder, loaded, resumed_at=resumed)
     try:
+        if resumed is not None:
+            console.print(f"resuming at step {resumed:,}")
+        say_dropped(console, logbook, resumed)
         if resumed is None:
             run.warm_start(console)
             if run.evaluation:
-                logbook.write(run.evaluation, run.steps)
-        else:
-            console.print(f"resuming at step {resumed:,}")
+                logbook.write({**run.evaluation, "time/minutes": run.seconds / 60}, run.steps)
         with Interrupt(console) as interrupt, _progress(console, runner.max_steps) as bar:
             bar.update(TaskID(0), completed=run.steps)
             _make_room(run, bar)

@@ -23,10 +23,11 @@ from referee.metrics import Rate
 from referee.models.artifact import Artifact, Calibration
 from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook, check_backends
+from referee.runners.logbook import Logbook, check_backends, say_dropped
 from referee.runners.rundir import name_run, open_run
 from referee.runtime import Cluster
 from referee.training.bar import Log
+from referee.training.checkpoint import step_of
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
@@ -51,10 +52,12 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
     config, folder = loaded.config, name_run(loaded)
     options = options_of(config, folder)
     check_paths(options)
+    at = step_of(options.resume)
     with Cluster(config.cluster) as cluster:
         options = placed(options, config, cluster)
         open_run(loaded, folder)
-        with closing(Logbook(folder, loaded)) as logbook, Interrupt(console) as interrupt:
+        with closing(Logbook(folder, loaded, resumed_at=at)) as logbook, Interrupt(console) as interrupt:
+            say_dropped(console, logbook, at)
             artifact = train_and_calibrate(
                 options,
                 console,

@@ -33,6 +33,17 @@ def load(path: Path) -> dict[str, Any]:
     return values
 
 
+def step_of(place: Path | None) -> int | None:
+    """The step at which a training goes on from `place`; None where it begins from nothing."""
+    if place is None:
+        return None
+    found = find(place)
+    name = (found if found.is_dir() else found.parent).name
+    if name.startswith("step_") and name[5:].isdigit():
+        return int(name[5:])
+    return int(load(found).get("step", 0))
+
+
 def find(place: Path) -> Path:
     """The checkpoint at `place`: a file, its folder, or the last one of a run."""
     found = latest(place)

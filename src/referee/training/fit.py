@@ -62,6 +62,13 @@ class Report:
     val: Scores | None = None
     best: bool = False
     """Whether this validation was the best so far."""
+    warmup: bool = False
+    """Whether the encoder is being warmed up; the steps are then those of the warm-up."""
+
+    @property
+    def log_step(self) -> int:
+        """The step under which it is logged: 0 during a warm-up, after which the steps begin."""
+        return 0 if self.warmup else self.step
 
 
 @dataclass
@@ -92,6 +99,7 @@ def fit(
     report: Callable[[Report], None] | None = None,
     on_best: Callable[[State, Report], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    began: float | None = None,
 ) -> FitResult:
     """Fit a model, or its head alone on features of its frozen encoder; the model ends with the best weights.
 
@@ -99,11 +107,12 @@ def fit(
     resume: what `checkpoint.load` gave.
     on_best: takes the weights whenever a validation is the best so far.
     stop: asked after every step (now and then, in a group); at its yes a checkpoint is written and the result returned.
+    began: when the work began, on the clock of `time.time`, where the seconds before the first step count as well.
     """
     with threads(1 if head_only else options.threads), safe_convolutions(model, head_only=head_only):
         fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
         with closing(fitting.crew):
-            return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never)
+            return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never, began)
 
 
 @torch.no_grad()
@@ -192,6 +201,7 @@ class _Fit:
         report: Callable[[Report], None],
         on_best: Callable[[State, Report], None],
         stop: Callable[[], bool],
+        began: float | None,
     ) -> FitResult:
         if resume is not None:
             _load_model(self.model, resume)
@@ -200,6 +210,7 @@ class _Fit:
         self.optimizer = _optimizer(self.net, self.options, fused=self.group.world == 1)
         if resume is not None:
             self._restore(resume)
+        self.seconds += 0.0 if began is None else max(0.0, time.time() - began)
         started, reason = time.perf_counter() - self.seconds, "finished"
         self.wrapped.train()
         while self.step < self.total and reason == "finished":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -99,6 +100,7 @@ def train(
         warned = line.startswith("warning:")
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
+    began = time.time()
     check_paths(options)
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
@@ -114,9 +116,9 @@ def train(
     say(f"{model.spec.model_type} {model.spec.arch}, width {model.spec.width}, {size:,} parameters")
     with Bar(console, log, describe=describe, numbers=numbers) as bar:
         if launch is None and options.fit.num_processes == 1:
-            result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop)
+            result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop, began=began)
         else:
-            result = _in_processes(model, data, options, bar.show, stop, launch or parallel.launch)
+            result = _in_processes(model, data, options, bar.show, stop, launch or parallel.launch, began)
     return _finish(model, data, options, result, say)
 
 
@@ -158,8 +160,13 @@ def fit_model(
     group: Group | None = None,
     report: Callable[[Report], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    began: float | None = None,
 ) -> FitResult:
-    """Fit all of a model, or warm up its encoder, freeze it and fit the head on cached features."""
+    """Fit all of a model, or warm up its encoder, freeze it and fit the head on cached features.
+
+    began: see `fit`; all that happens here counts in any case.
+    """
+    began = time.time() if began is None else began
     group, chosen = group or Group(), options.fit
     frozen = model.spec.freeze_encoder
 
@@ -171,14 +178,14 @@ def fit_model(
     if not frozen:
         val = None if data.val is None else ImageSource(data.val)
         return fit(model, images, val, chosen, folder=options.output, resume=resume, group=group, report=report,
-                   on_best=keep, stop=stop)  # fmt: skip
+                   on_best=keep, stop=stop, began=began)  # fmt: skip
     if resume is not None:
         weights.fill(model, resume["model_state_dict"], "the checkpoint")
     elif chosen.encoder_warmup_steps:
-        model = _warm_up(model, images, chosen, group, report)
+        model = _warm_up(model, images, chosen, group, report, began)
     train, features = _encoded(model, data, options, group)
     return fit(model, train, features, chosen, head_only=True, folder=options.output, resume=resume, group=group,
-               report=report, on_best=keep, stop=stop)  # fmt: skip
+               report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
 
 
 def best_model(output: Path) -> Path:
@@ -213,14 +220,20 @@ def _warm_up(
     chosen: FitOptions,
     group: Group,
     report: Callable[[Report], None] | None,
+    began: float,
 ) -> RewardModel:
     """Some steps with the whole model; then the encoder is frozen."""
+
+    def tell(latest: Report) -> None:
+        if report is not None:
+            report(replace(latest, warmup=True))
+
     model.freeze(False)
     short = replace(
         chosen, max_epochs=None, max_steps=chosen.encoder_warmup_steps, best_metric="train_accuracy",
         val_check_interval=1_000_000,
     )  # fmt: skip
-    result = fit(model, images, None, short, group=group, report=report)
+    result = fit(model, images, None, short, group=group, report=tell, began=began)
     if group.backend == "fsdp" and group.world > 1:  # its weights are spread over the processes
         model = build(model.spec)
         weights.fill(model, result.state, "the weights")
@@ -263,6 +276,7 @@ def _in_processes(
     show: Callable[[Report], None],
     stop: Callable[[], bool] | None,
     launch: Launch,
+    began: float,
 ) -> FitResult:
     """The same in several processes, which open data and weights for themselves."""
     start = options.output / "checkpoints" / ".start"
@@ -283,7 +297,7 @@ def _in_processes(
     try:
         _artifact(model.spec, dict(model.state_dict()), data, options, None).save(start)
         launch(
-            _work, (start.resolve(), sides, there), backend=options.fit.training_backend,
+            _work, (start.resolve(), sides, there, began), backend=options.fit.training_backend,
             processes=options.fit.num_processes, hear=hear, stop=stop,
         )  # fmt: skip
     finally:
@@ -299,8 +313,10 @@ def _work(
     start: Path,
     sides: list[Any],
     options: TrainOptions,
+    began: float,
 ) -> None:
     """One process of several."""
+    began = time.time() if group.again else began  # what was lost with a process that died is not counted twice
     logging.getLogger("referee").addHandler(logging.NullHandler())
     for path in (start, *(path for side in sides if side is not None for path in side[0])):
         if not path.exists():
@@ -312,7 +328,7 @@ def _work(
         place = checkpoint.find(options.resume)
     resume = None if place is None else checkpoint.load(place)
     model, data = Artifact.load(start).model, Data(train, val)
-    result = fit_model(model, data, options, resume=resume, group=group, report=tell, stop=stop)
+    result = fit_model(model, data, options, resume=resume, group=group, report=tell, stop=stop, began=began)
     if group.rank == 0:  # a run that was stopped early, or did no better than the one it goes on from, wrote none
         _artifact(model.spec, result.state, data, options, result.best).save(best_model(options.output))
     tell(replace(result, state={}))  # the weights are in the artifact
@@ -408,6 +424,9 @@ def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, res
 
 def numbers(report: Report) -> dict[str, float]:
     """A report under the names of logs."""
+    if report.warmup:
+        names = {"step": report.step, "loss": report.train_loss, "accuracy": report.train_accuracy, "lr": report.lr}
+        return {**{f"warmup/{name}": value for name, value in names.items()}, "time/seconds": report.seconds}
     found = {
         "train/loss": report.train_loss,
         "train/accuracy": report.train_accuracy,
