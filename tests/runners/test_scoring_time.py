@@ -60,6 +60,8 @@ def holds(run: Training, *modes: str) -> None:
         numbers = run.iterate()
         least = SECONDS * scored_frames(run, *modes) / STEPS
         assert least <= numbers[NAME] <= numbers["time/rollout"] / STEPS
+        judged = scored_frames(run, *(mode for mode in modes if mode != ENDS))
+        assert numbers["reward/judged"] == judged
         assert least > 0.002  # what is asserted is the sleep, and not the time that the network takes anyway
 
 
@@ -103,11 +105,13 @@ def test_side_by_side(slow: Path, tmp_path: Path, modes: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("where", [(), (HERE,), (TWO,)])
 def test_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[str, ...]) -> None:
-    monkeypatch.setattr(trends, "make_window_model", SlowWindows)
+    model = SlowWindows()
+    monkeypatch.setattr(trends, "make_window_model", lambda config: model)
     with training("panda_ppo_mlp_qwentrend_reward", *TREND, *where, folder=tmp_path) as run:
         for _ in range(2):
             numbers = run.iterate()
-            windows = numbers["reward/windows"] * (2 if TWO in where else 1)
+            windows, model.answered = model.answered, 0
+            assert numbers["reward/windows"] == windows
             assert 0.002 < SECONDS * windows / STEPS <= numbers[NAME] <= numbers["time/rollout"] / STEPS
 
 

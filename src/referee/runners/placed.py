@@ -47,6 +47,8 @@ from referee.runtime import Call, Cluster, Fallback, Group, Rank, Shared, Worker
 from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
 
+SUMS = ("reward/judged", "reward/windows", "time/alarm")
+"""What the rollouts of several crews add up to; of all else, the mean is told."""
 LOOK = 0.002
 """Seconds between looks whether a crew has answered."""
 _log = logging.getLogger(__name__)
@@ -98,7 +100,10 @@ class PlacedTraining(Training):
             for who, (rollout, delivery, verdict) in enumerate(zip(rollouts, deliveries, said, strict=True))
         ]
         self.rollout = Rollout.joined(rollouts)
-        return {name: float(np.mean([each[name] for each in found if name in each])) for name in found[0]}
+        return {
+            name: float((np.sum if name in SUMS else np.mean)([each[name] for each in found if name in each]))
+            for name in found[0]
+        }
 
     def _ask(self, made: list[Shared]) -> list[Said | None]:
         """What the judges say of each rollout; the pictures go from the crews to them, and not through here."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,9 +109,12 @@ class SecondOpinion:
         manager: RewardManager,
         cameras: tuple[str, ...],
         tell: Tell | None = None,
+        guard: AbstractContextManager[Any] | None = None,
     ) -> None:
+        """guard: held while the model is used, where others use it at the same time."""
         self.truth = TruthBeside()
         self._manager, self._cameras, self._tell = manager, cameras, tell
+        self._guard = nullcontext() if guard is None else guard
 
     def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
         """See a step."""
@@ -117,11 +122,12 @@ class SecondOpinion:
         if not len(ids):
             return
         pictures = env.render_cameras(ids, final=True, cameras=self._cameras)
-        said = self._manager.judge(pictures, cameras=self._cameras).success
-        if said is not None:
-            self.truth.add(said, success[ids])
-        if self._tell is not None:
-            self._tell(pictures, success[ids])
+        with self._guard:
+            said = self._manager.judge(pictures, cameras=self._cameras).success
+            if said is not None:
+                self.truth.add(said, success[ids])
+            if self._tell is not None:
+                self._tell(pictures, success[ids])
 
 
 class FilmMaker:

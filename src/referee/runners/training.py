@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ class Training:
         """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
         self._evaluating = 0.0
+        self._model_guard: AbstractContextManager[Any] = nullcontext()
         self.seconds = time.perf_counter() - began
         """Of training: setting up, warming up, acting, scoring, learning and refining, but not evaluating or saving."""
 
@@ -291,7 +293,7 @@ class Training:
         policy = Player(self.policy, env)
         payment, second = self.verdicts, None
         if payment is not None:
-            second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear)
+            second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear, self._model_guard)
         self.outcomes = roll_out(
             env, policy, self.config.runner.eval_episodes, seed=EVAL_SEED, observe=policy.see, watch=second
         )
