@@ -66,10 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(verb=commands.run)
 
     config = verbs.add_parser("config", help="look at configurations")
-    config_verbs = config.add_subparsers(required=True, metavar="show|list")
+    config_verbs = config.add_subparsers(required=True, metavar="show|explain|list")
     show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
     _preset_arguments(show)
     show.set_defaults(verb=commands.config_show)
+    explain = config_verbs.add_parser("explain", help="keys as RLinf's guides write them: what each is here, and does")
+    _preset_arguments(explain)
+    explain.set_defaults(verb=commands.config_explain)
     config_verbs.add_parser("list", help="all presets").set_defaults(verb=commands.config_list)
 
     cluster = verbs.add_parser("cluster", help="where workers run")

@@ -250,7 +250,7 @@ class EnvSection:
 class RewardModelConfig:
     """The model that pays, and where it computes."""
 
-    model_path: str | None = key(None, "the artifact; or weights as .pt or .safetensors, which the keys below describe")
+    model_path: str | None = key(None, "the artifact, which says what it is; or weights as .pt or .safetensors")
     backend: str = key("torch", "what computes", choices=("torch", "compile", "onnxruntime", "openvino"))
     int8: bool = key(False, "in whole numbers of 8 bits", only_if="backend=onnxruntime or backend=openvino")
     debug_save_dir: str | None = key(None, "write some judged frames there as pictures; null = none")
@@ -265,7 +265,7 @@ class RewardModelConfig:
     hidden_dim: int | None = key(None, "of the head", low=1)
     dropout: float | None = key(None, "in the head", low=0, high=0.99)
     normalize: bool | None = key(None, "by ImageNet's mean and deviation")
-    precision: str | None = key(None, "of the encoder", choices=("fp32", "bf16"))
+    precision: str | None = key(None, "of the encoder; null = as it was trained", choices=("fp32", "bf16"))
     num_spatial_blocks: int | None = key(None, "of binary_classifier", low=1)
     pooling: str | None = key(None, "of binary_classifier", choices=("spatial", "average"))
     freeze_encoder: bool | None = key(None, "as it was trained")
@@ -346,6 +346,10 @@ class RewardConfig:
     reward_threshold: float | None = key(
         None, "probability from which a state is a success; null = the artifact's own", low=0, high=1, only_if=PAYS
     )
+    below_threshold: str = key(
+        "zero", "what a probability below reward_threshold becomes: 0, or the reward as it is",
+        choices=("zero", "keep"), only_if="reward_type=continuous",
+    )  # fmt: skip
     gate_k: int | None = key(None, "successes among the last gate_n states; null = the artifact's own", low=1)
     gate_n: int | None = key(None, "null = the artifact's own", low=1)
     veto_unknown: bool = key(
