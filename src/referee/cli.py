@@ -187,7 +187,9 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (frames, windows):
         each.add_argument("--raw-data-path", type=Path, required=True, help="an episode store, or another format")
         each.add_argument("--output-dir", type=Path, required=True)
-        each.add_argument("--val-split", type=float, default=0.2, help="share of the episodes (default 0.2)")
+        each.add_argument(
+            "--val-split", type=float, default=0.2, help="share of the episodes (default 0.2; frames: 0 = none)"
+        )
         each.add_argument("--num-samples-per-episode", type=int, default=0, help="evenly spaced; 0 = all (default)")
         each.add_argument("--seed", type=int, default=42)
     frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")

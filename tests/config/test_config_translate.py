@@ -44,7 +44,7 @@ def test_a_file_of_older_keys(mine: Callable[[str], str]) -> None:
         ("env.eval.init_params.render_mode", None, None),
         ("env.eval.cameras", "env.eval.cameras", ["front", "side"]),
     ]
-    assert translated.line == "mine.yaml: 6 older RLinf keys translated (referee config explain mine.yaml)"
+    assert translated.line == "mine.yaml: 6 RLinf keys translated (referee config explain mine.yaml)"
     assert loaded.notices == []  # nothing has another effect than the guide says
 
 

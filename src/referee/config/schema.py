@@ -173,7 +173,9 @@ class RunnerConfig:
     num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
     num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
                                only_if=LABELS)  # fmt: skip
-    val_split: float = key(0.2, "share of the frames, or episodes, for validation", low=0.01, high=0.9, only_if=LABELS)
+    val_split: float = key(
+        0.2, "share of the frames, or episodes, for validation; 0 = none", low=0, high=0.9, only_if=LABELS
+    )
     fail_success_ratio: float = key(2.0, "failures kept per success in training; 0 = all", low=0, only_if=LABELS)
     random_seed: int = key(42, "of the split and of which failures are kept", low=0, only_if=LABELS)
     labelling: LabellingConfig = key(LabellingConfig, "how keys label", only_if=LABELS)

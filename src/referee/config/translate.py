@@ -182,11 +182,15 @@ ROWS: tuple[Row, ...] = (
     ),
     unneeded("reward_training.enabled", "reward_training.only=true says it already", "002", (True,), LEARNS),
     ignored("reward_training.*", "reward_training.only=true trains the reward model, and only that", "002"),
-    *(moved(f"reward.model.{name}", f"actor.model.{name}", "003", None, CLASSIFIER, LEARNS) for name in MODEL),
+    # A saved configuration names them all, with null; there they say nothing.
+    Row("reward.model.model_type", "actor.model.model_type", "003", drops=(None,), recipe=LEARNS),
+    *(
+        Row(f"reward.model.{name}", f"actor.model.{name}", "003", implies=CLASSIFIER, drops=(None,), recipe=LEARNS)
+        for name in MODEL
+    ),
     *(
         moved(f"reward.{old}", new, "003", values, recipe=LEARNS)
         for old, new, values in (
-            ("model.model_type", "actor.model.model_type", None),
             ("model.image_keys", "data.cameras", None),
             ("model.pretrained_encoder_path", "actor.model.pretrained", None),
             ("model.use_pretrain", "actor.model.pooling", {True: "spatial", False: "average"}),

@@ -45,7 +45,7 @@ class Translated:
     def line(self) -> str:
         """For people who start a run."""
         count = len(self.entries)
-        what = f"{self.source}: {count} older RLinf key{'s' * (count > 1)} translated"
+        what = f"{self.source}: {count} RLinf key{'s' * (count > 1)} translated"
         return f"{what} (referee config explain {'…' if self.source == COMMAND else self.source})"
 
     @property
