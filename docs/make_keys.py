@@ -122,7 +122,7 @@ def table() -> str:
     lines.append(IMPLIED_HEAD)
     for each in IMPLIED:
         only = f"`{each.only_if.replace(', ', '`, `')}`" if each.only_if else ""
-        effect = f"{each.effect}; {each.advice}" if each.advice else each.effect
+        effect = f"{each.effect}; recommended: {each.advice}" if each.advice else each.effect
         lines.append(f"| `{each.key}` | `{_shown(each.value)}` | {', '.join(each.guides)} | {only} | {effect} |")
     return "\n".join(lines) + "\n"
 

@@ -42,8 +42,10 @@ def test_every_observation_is_scored_where_the_guide_scores_it(preset: str, line
     loaded = load(preset, lines)
     assert loaded.config.reward.reward_mode == "per_step"
     (line,) = about(loaded, "reward.reward_mode")
-    assert line.startswith("reward.reward_mode=per_step, as in RLinf's guide (command line): every observation is")
-    assert line.endswith("terminal leaves a policy less to exploit and costs far less (recommended)")
+    assert line == (
+        "reward.reward_mode=per_step (command line, as in RLinf's guide); "
+        "recommended: terminal, which is harder to exploit and far cheaper"
+    )
     assert loaded.sources["reward.reward_mode"].startswith("translated from reward.")
 
 
@@ -91,7 +93,7 @@ def test_the_threshold_of_000_is_its_own() -> None:
     reward = loaded.config.reward
     assert (reward.reward_threshold, reward.gate_k, reward.gate_n) == (0.5, 1, 1)
     (line,) = about(loaded, "reward.reward_threshold")
-    assert "null takes the artifact's own calibrated threshold and gate (recommended)" in line
+    assert line.endswith("recommended: null, the artifact's own calibrated threshold and gate")
     assert not about(load("maniskill_ppo_cnn", STAGE_3), "reward.reward_threshold")  # a .pt has no other
     calibrated = load("maniskill_ppo_cnn", [*artifact, "reward.reward_threshold=null"]).config.reward
     assert (calibrated.reward_threshold, calibrated.gate_k, calibrated.gate_n) == (None, None, None)
@@ -194,7 +196,7 @@ def test_explain_shows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  Without effect:\n  000  reward.group_name: Mine\n" in text
     assert "\n  000  reward.below_threshold: keep\n" in text
     assert "\n  Guides: 000 Reward Model Workflow Documentation\n" in text
-    assert "\nTo know, or to change:\n  - reward.reward_mode=per_step, as in RLinf's guide" in text
+    assert "\nTo know, or to change:\n  - reward.reward_mode=per_step (command line, as in RLinf's" in text
     assert max(map(len, text.splitlines())) <= WIDTH
 
 

@@ -36,7 +36,7 @@ def explain(loaded: Loaded) -> str:
     """All translated keys by source, what the spelling implies, and what to change."""
     lines: list[str] = []
     for each in loaded.translated:
-        lines += _source(each, loaded)
+        lines += [*([""] if lines else []), *_source(each, loaded)]
     if not lines:
         lines = [f"{loaded.preset}: every key has its current name, nothing is translated"]
     if loaded.notices:
@@ -47,7 +47,8 @@ def explain(loaded: Loaded) -> str:
 def _source(translated: Translated, loaded: Loaded) -> Iterator[str]:
     moved = [entry for entry in translated.entries if entry.key is not None]
     without = [entry for entry in translated.entries if entry.key is None]
-    yield f"{translated.source}: {len(translated.entries)} keys as in RLinf's guides"
+    count = len(translated.entries)
+    yield f"{translated.source}: {count} key{'s' * (count > 1)} as in RLinf's guides"
     for entry in moved:
         yield f"  {_guide(entry)}  {entry.written}: {_shown(entry.written_value)}"
         yield f"       → {entry.key}: {_shown(entry.value)}"
@@ -62,7 +63,7 @@ def _source(translated: Translated, loaded: Loaded) -> Iterator[str]:
         yield "  Not named there, and set as those guides do it:"
     for value in implied:
         yield f"  {value.guides[0]}  {value.key}: {_shown(value.value)}"
-        yield from _indented(f"{value.effect}; {value.advice}" if value.advice else value.effect)
+        yield from _indented(f"{value.effect}; recommended: {value.advice}" if value.advice else value.effect)
     numbers = dict.fromkeys([*(_guide(entry) for entry in translated.entries), *(each.guides[0] for each in implied)])
     yield "  Guides: " + "\n          ".join(f"{number} {GUIDES[number]}" for number in sorted(numbers))
 

@@ -31,7 +31,7 @@ class Implied:
     value: object
     effect: str
     advice: str = ""
-    """What is better; worth a line whenever the value is implied."""
+    """What is recommended; worth a line whenever the value is implied."""
     only_if: str = ""
 
 
@@ -39,11 +39,11 @@ EACH = "reward_mode=per_step, reward_type=binary"
 IMPLIED = (
     Implied(
         ("000", "002", "003"), "reward.reward_mode", "per_step", "every observation is scored",
-        advice="terminal leaves a policy less to exploit and costs far less (recommended)",
+        advice="terminal, which is harder to exploit and far cheaper",
     ),
     Implied(
         WORKFLOW, "reward.reward_threshold", 0.5, "a probability of 0.5 is a success",
-        advice="null takes the artifact's own calibrated threshold and gate (recommended)",
+        advice="null, the artifact's own calibrated threshold and gate",
     ),
     Implied(WORKFLOW, "reward.gate_k", 1, "each observation counts by itself", only_if=EACH),
     Implied(WORKFLOW, "reward.gate_n", 1, "each observation counts by itself", only_if=EACH),
@@ -71,7 +71,7 @@ def imply(leaves: Leaves, translated: tuple[Translated, ...]) -> tuple[Leaves, l
         leaves[path] = Leaf(each.value, replace(kind, older=written))
         done.append((replace(each, guides=(guide,)), source))
         if each.advice and not (each.key == "reward.reward_threshold" and _weights_alone(leaves)):
-            lines.append(f"{each.key}={each.value}, as in RLinf's guide ({source}): {each.effect}; {each.advice}")
+            lines.append(f"{each.key}={each.value} ({source}, as in RLinf's guide); recommended: {each.advice}")
     return leaves, lines, done
 
 
