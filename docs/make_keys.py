@@ -1,6 +1,6 @@
-"""Writes docs/keys.md: every key that the user documents show, and what becomes of it. Run it after a new key.
+"""Writes docs/keys.md: every key that RLinf's guides show, and what becomes of it. Run it after a new key.
 
-The documents' settings are tests/config/documents/*.yaml, one file for each block that they show. A test checks that
+The guides' settings are tests/config/documents/*.yaml, one file for each block that they show. A test checks that
 keys.md is what this script writes, and that each block loads.
 """
 
@@ -12,21 +12,34 @@ from pathlib import Path
 
 import yaml
 
+from referee.config.guides import IMPLIED
 from referee.config.keys import known_keys
 from referee.config.leaves import Leaf, Origin, dotted, flatten
-from referee.config.translate import ROWS, Translator
+from referee.config.translate import GUIDES, ROWS
+from referee.config.translator import Translator
 from referee.errors import ConfigError
 
 HERE = Path(__file__).parent
 BLOCKS = HERE.parent / "tests/config/documents"
-INTRODUCTION = """# Keys of the documents
+INTRODUCTION = """# Keys of RLinf's guides
 
-Every key that the five user documents show, in the order in which they show it, and what becomes of it here. An older
-spelling is translated, with one notice when the configuration is loaded; a key that needs no counterpart is accepted,
-with a notice that says why. `referee config show PRESET` lists all keys there are.
+Every key that RLinf's five reward-model guides show, in the order in which they show it, and what becomes of it here.
+An older spelling is translated. `referee config explain FILE` prints the same for a file of yours, and
+`referee config show PRESET` lists all keys there are.
+
+{guides}
 
 Written by `python docs/make_keys.py`.
 """
+IMPLIED_HEAD = """
+## Values that follow from the spelling
+
+The older guides leave some values unsaid. A configuration in their spelling (`reward.reward_model.*` in 000 and 003,
+`reward.resnet.*`, `reward.reward_model_type` or `reward.mode` in 002) that uses a reward model gets these values,
+unless a file or the command line names the key.
+
+| key | value | guides | only with | effect |
+|---|---|---|---|---|"""
 
 
 @dataclass(frozen=True)
@@ -65,16 +78,15 @@ def fate(key: str, value: object, block: Block) -> str:
     except ConfigError as error:
         return f"refused: {str(error).partition('refused: ')[2]}"
     if found is None:
-        said = (
-            translate.notices[0].partition("has no effect: ")[2].removesuffix("; remove it")
-            if translate.notices
-            else ""
-        )
-        return f"no effect: {said}" if said else "what happens anyway"
+        if not translate.entries:
+            return "what happens anyway"
+        row = translate.entries[-1].row
+        return f"{'not needed' if row.harmless is None else 'no effect'}: {row.because}"
     place, leaf = found
     assert _known(dotted(place)), f"{key} of {block.name} is not known"
     changed = f" = `{_shown(leaf.value)}`" if leaf.value != value else ""
-    return "the same" if dotted(place) == key and not changed else f"`{dotted(place)}`{changed}"
+    here = "the same" if dotted(place) == key and not changed else f"`{dotted(place)}`{changed}"
+    return here + "".join(f"; a warning: {line.partition('): ')[2]}" for line in translate.warnings)
 
 
 def _known(key: str) -> bool:
@@ -101,8 +113,17 @@ def table() -> str:
             rows.setdefault((dotted(path), fate(dotted(path), value, block)), []).append(block.document)
     for row in (row for row in ROWS if row.refused):
         rows[row.old, f"refused: {row.because}"] = [row.document]
-    lines = [INTRODUCTION, "| key | documents | here |", "|---|---|---|"]
+    for row in ROWS:
+        for value, because in row.refusals.items():
+            rows[f"{row.old}: {_shown(value)}", f"refused: {because}"] = [row.document]
+    guides = "\n".join(f"- {number}: {title}" for number, title in GUIDES.items())
+    lines = [INTRODUCTION.format(guides=guides), "| key | guides | here |", "|---|---|---|"]
     lines += [f"| `{key}` | {', '.join(dict.fromkeys(seen))} | {what} |" for (key, what), seen in rows.items()]
+    lines.append(IMPLIED_HEAD)
+    for each in IMPLIED:
+        only = f"`{each.only_if.replace(', ', '`, `')}`" if each.only_if else ""
+        effect = f"{each.effect}; recommended: {each.advice}" if each.advice else each.effect
+        lines.append(f"| `{each.key}` | `{_shown(each.value)}` | {', '.join(each.guides)} | {only} | {effect} |")
     return "\n".join(lines) + "\n"
 
 

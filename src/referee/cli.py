@@ -66,10 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(verb=commands.run)
 
     config = verbs.add_parser("config", help="look at configurations")
-    config_verbs = config.add_subparsers(required=True, metavar="show|list")
+    config_verbs = config.add_subparsers(required=True, metavar="show|explain|list")
     show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
     _preset_arguments(show)
     show.set_defaults(verb=commands.config_show)
+    explain = config_verbs.add_parser("explain", help="keys as RLinf's guides write them: what each is here, and does")
+    _preset_arguments(explain)
+    explain.set_defaults(verb=commands.config_explain)
     config_verbs.add_parser("list", help="all presets").set_defaults(verb=commands.config_list)
 
     cluster = verbs.add_parser("cluster", help="where workers run")
@@ -184,7 +187,9 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (frames, windows):
         each.add_argument("--raw-data-path", type=Path, required=True, help="an episode store, or another format")
         each.add_argument("--output-dir", type=Path, required=True)
-        each.add_argument("--val-split", type=float, default=0.2, help="share of the episodes (default 0.2)")
+        each.add_argument(
+            "--val-split", type=float, default=0.2, help="share of the episodes (default 0.2; frames: 0 = none)"
+        )
         each.add_argument("--num-samples-per-episode", type=int, default=0, help="evenly spaced; 0 = all (default)")
         each.add_argument("--seed", type=int, default=42)
     frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")

@@ -89,9 +89,7 @@ def _answer_file() -> Path:
 
     said = [_cpu_text("model name"), _cpu_text("flags"), platform.release(), importlib.metadata.version("torch")]
     key = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    folder = Path(os.environ.get("REFEREE_CACHE", f"{home}/referee")).expanduser()  # as of sim.assets.cache_dir
-    return folder / f"cpu-{key}.json"
+    return files.cache_dir() / f"cpu-{key}.json"
 
 
 def _cpu_text(name: str) -> str:

@@ -14,8 +14,9 @@ from typing import Literal
 
 from referee import cpu
 from referee.envs.maniskill import vulkan
+from referee.files import cache_dir
 from referee.sim import gl
-from referee.sim.assets import cache_dir, visual_meshes
+from referee.sim.assets import visual_meshes
 
 State = Literal["ok", "note", "fail"]
 

@@ -16,6 +16,12 @@ MANY = 4
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
+def cache_dir() -> Path:
+    """Where Referee keeps what it can make again: `$REFEREE_CACHE`, else `~/.cache/referee`."""
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(os.environ.get("REFEREE_CACHE", f"{home}/referee")).expanduser()
+
+
 @contextlib.contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """A temporary path beside `path`; what is written there becomes `path` when the block ends well.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
-from referee.config.keys import known_keys
+from referee.config.keys import known_keys, walk
 from referee.config.leaves import COMMAND_LINE, Leaf, Leaves, Path, dotted, flatten, put, remove
-from referee.config.translate import Translator
+from referee.config.placements import read_placement
+from referee.config.translator import Translator
 from referee.config.validate import shown, unknown_key
 from referee.errors import ConfigError
 
@@ -47,6 +49,9 @@ def _parse_line(line: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    placed = read_placement(line)
+    if placed is not None:
+        return placed
     try:
         override = OverridesParser.create().parse_override(line)
     except (HydraException, ValueError) as error:
@@ -75,7 +80,19 @@ def apply(values: Sequence[Override], leaves: Leaves, translate: Translator, roo
         for here, value in flatten(override.value(), path):
             translated = translate(here, Leaf(value, COMMAND_LINE))
             if translated is not None:
-                put(leaves, *translated)
+                lay(leaves, *translated, root)
+
+
+def lay(leaves: Leaves, path: Path, leaf: Leaf, root: type) -> None:
+    """Set one leaf; an empty mapping of names clears what was there, as `cluster.component_placement={}`."""
+    if leaf.value == {} and dotted(path) in _mappings(root):
+        remove(leaves, path)
+    put(leaves, path, leaf)
+
+
+@cache
+def _mappings(root: type) -> frozenset[str]:
+    return frozenset(dotted(path) for path, spec in walk(root) if spec.named)
 
 
 def _delete(override: Override, path: Path, leaves: Leaves, root: type) -> None:

@@ -34,6 +34,7 @@ from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
 from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
+from referee.runners.model_keys import as_scored
 from referee.runners.rundir import open_run
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.workers.reward import cameras_for
@@ -47,8 +48,9 @@ READY = "[TeleopWorker] EmbodiedRewardWorker ready: type=EmbodiedRewardWorker | 
 
 def teleop(loaded: Loaded) -> None:
     """Step, judge and show until somebody stops it."""
+    check(loaded.config)
+    loaded = as_scored(loaded)
     config = loaded.config
-    check(config)
     console = Console(highlight=False)
     folder = open_run(loaded).resolve()
     with LiveView.open(config.runner.live_view) as view, Teleoperation(loaded, folder) as run:

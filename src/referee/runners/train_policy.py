@@ -23,6 +23,7 @@ from referee.runners.background import PIECES, BackgroundTraining
 from referee.runners.ending import tell
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.model_keys import as_scored
 from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.rundir import name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
@@ -35,6 +36,7 @@ def train_policy(loaded: Loaded) -> None:
     check(loaded.config)
     check_backends(loaded)
     torch.set_num_threads(1)
+    loaded = as_scored(loaded)
     console, runner = Console(), loaded.config.runner
     folder = name_run(loaded)
     run = make_training(loaded.config, folder)

@@ -18,12 +18,12 @@ from referee.config.reward_training import RewardActorConfig
 from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
-from referee.errors import ConfigError
 from referee.metrics import Rate
 from referee.models.artifact import Artifact, Calibration
 from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.model_keys import as_continued, model_of
 from referee.runners.rundir import name_run, open_run
 from referee.runtime import Cluster
 from referee.training.bar import Log
@@ -49,6 +49,7 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
     """The artifact of a training where the cluster section says; what cannot be placed is refused first."""
     check_backends(loaded)
     cpu.cap_if_needed()
+    loaded = as_continued(loaded)
     config, folder = loaded.config, name_run(loaded)
     options = options_of(config, folder)
     check_paths(options)
@@ -166,24 +167,6 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
         resume=_path(runner.resume_dir),
         checkpoints=() if runner.save_dir is None else tuple(Path(runner.save_dir).resolve() / name for name in BEST),
     )
-
-
-def model_of(model: object) -> dict[str, object]:
-    """The fields of a `ModelSpec` out of `actor.model`."""
-    found = dict(vars(model))
-    del found["pretrained"], found["model_path"]
-    if found["image_size"] is None:
-        del found["image_size"]
-    found["crop"] = dict(_crop(text) for text in found["crop"])
-    return found
-
-
-def _crop(text: str) -> tuple[str, tuple[int, ...]]:
-    camera, _, box = text.partition(":")
-    sides = box.split(",")
-    if not camera or len(sides) != 4 or not all(side.strip().isdigit() for side in sides):
-        raise ConfigError(f"actor.model.crop={text} cannot be read: write camera:top,left,height,width in pixels")
-    return camera, tuple(map(int, sides))
 
 
 def _holds_frames(path: Path) -> bool:

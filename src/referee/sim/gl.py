@@ -15,8 +15,7 @@ from typing import Any
 import mujoco
 
 from referee.errors import MissingDependency
-from referee.files import write_json
-from referee.sim.assets import cache_dir
+from referee.files import cache_dir, write_json
 
 BACKENDS = ("egl", "osmesa")
 APT_LINE = "sudo apt-get install -y libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0"

@@ -196,17 +196,14 @@ def _build(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], li
     frames = FrameOptions(
         fail_success_ratio=options.fail_success_ratio,
         num_samples_per_episode=options.num_samples_per_episode,
-        val_split=options.val_split or 0.5,
+        val_split=options.val_split,
         seed=options.seed,
         cameras=cameras or there,
     )
     _log.addHandler(logging.NullHandler())
     for line in str(build_frames(episodes, folder, frames, name=name)).splitlines():
         say(line)
-    if options.val_split:
-        return [paths[0]], [paths[1]]
-    say("without validation: frames of both files are for training")
-    return list(paths), []
+    return [paths[0]], [paths[1]] if options.val_split else []
 
 
 def _episodes(options: DataOptions, say: Say) -> tuple[Any, str]:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from referee import __version__
 from referee.errors import RefereeError
+from referee.files import cache_dir
 from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
@@ -122,6 +123,10 @@ def train(
     return _finish(model, data, options, result, say)
 
 
+TRAINED_AS_SET = (*weights.RUN_TIME, "dropout")
+"""Fields of a model's spec that a training may change; what goes on learning keeps all others."""
+
+
 def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) -> RewardModel:
     """The model to train, for the cameras and the size of the data."""
     wanted = dict(options.model)
@@ -141,7 +146,7 @@ def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) ->
     torch.manual_seed(options.fit.seed)
     if options.model_path is None:
         return build(spec, pretrained=options.pretrained)
-    model = Artifact.open(options.model_path, spec).model
+    model = Artifact.open(options.model_path, spec, set(options.model), TRAINED_AS_SET).model
     if len(model.spec.cameras) != len(data.train.cameras) or model.spec.image_size != spec.image_size:
         raise RefereeError(
             f"{options.model_path} looks at {', '.join(model.spec.cameras)} with {model.spec.image_size} px, the data "
@@ -264,8 +269,6 @@ def _encoded(
 
 
 def _cache() -> Path:
-    from referee.sim.assets import cache_dir
-
     return cache_dir() / "features"
 
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from referee.errors import MissingDependency, RefereeError
-from referee.sim.assets import cache_dir
+from referee.files import cache_dir
 
 PACKAGE = "chromium-common"
 FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -58,6 +59,7 @@ def load(options: QwenOptions) -> Qwen:
     library = transformers()
     path = options.model_path
     _check_folder(path)
+    _check_attention(options.attn_implementation)
     dtype = _dtype(options.precision)
     try:
         net = library.Qwen3VLForConditionalGeneration.from_pretrained(
@@ -182,6 +184,15 @@ def _check_folder(path: str | Path) -> None:
     if not folder.exists() and (folder.is_absolute() or str(path).startswith(".") or str(path).count("/") > 1):
         raise RefereeError(
             f"model_path={path} is not there: give a folder, or a name on the hub as Qwen/Qwen3-VL-4B-Instruct"
+        )
+
+
+def _check_attention(name: str) -> None:
+    """Refuse what needs a package that is not here, before gigabytes are read."""
+    if name == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        raise RefereeError(
+            "attn_implementation=flash_attention_2 needs the package flash_attn (and a GPU), which is not installed: "
+            "use attn_implementation=sdpa"
         )
 
 
