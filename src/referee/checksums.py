@@ -49,16 +49,16 @@ def crc32_of(path: Path) -> str:
 
 def sealed_line(values: dict[str, Any]) -> str:
     """One line of JSON, without its end, that carries its checksum."""
-    return _sealed(json.dumps(values, separators=(",", ":")), '"checksum":"crc32:')
+    return _sealed(values, json.dumps(values, separators=(",", ":")), '"checksum":"crc32:')
 
 
 def sealed_json(values: dict[str, Any]) -> str:
     """The text of a JSON file that carries its checksum."""
-    return _sealed(json.dumps(values, indent=2), '\n  "checksum": "crc32:', "\n") + "\n"
+    return _sealed(values, json.dumps(values, indent=2), '\n  "checksum": "crc32:', "\n") + "\n"
 
 
-def _sealed(text: str, key: str, end: str = "") -> str:
-    if KEY in json.loads(text):
+def _sealed(values: dict[str, Any], text: str, key: str, end: str = "") -> str:
+    if KEY in values:
         raise ValueError(f"a value of its own is called {KEY}")
     body = text[:-1].rstrip()
     comma = "" if body == "{" else ","
