@@ -182,6 +182,16 @@ class EpisodeStore:
                         sizes[entry.name.removesuffix(native.SUFFIX)] = entry.stat().st_size
         return sizes
 
+    def last_numbers(self, rank: int) -> dict[int, int]:
+        """The highest number of an episode of the recorder `rank`, by environment."""
+        last: dict[int, int] = {}
+        for id in self.rows:
+            with contextlib.suppress(EpisodeError):
+                meta = native.read_header(self.path(id))[1]
+                if meta.rank == rank:
+                    last[meta.env] = max(meta.episode, last.get(meta.env, -1))
+        return last
+
     def check(self) -> dict[str, str]:
         """Read every byte; returns what is wrong, by id."""
         self.refresh()
