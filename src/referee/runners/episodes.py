@@ -20,6 +20,7 @@ from referee.episodes.collection import open_sink
 from referee.episodes.formats.detect import read_any
 from referee.episodes.journal import recover
 from referee.episodes.store import LABELS, Row
+from referee.episodes.writer import Sink
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 from referee.metrics import Rate
@@ -134,21 +135,29 @@ def convert(source: Path, out: Path, console: Console, *, export_format: str, la
         raise RefereeError(f"{out} is there already: name a folder that is new, or remove this one (rm -r {out})")
     if not source.exists():
         raise RefereeError(f"{source} does not exist")
-    count, size = 0, 0
-    with files.building(out) as part:
-        sink = open_sink(export_format, part)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task(f"converting {source.name}", total=None)
-            for episode in read_any(source, labels=labels):
-                sink.append(episode)
-                count, size = count + 1, size + episode.nbytes
-                progress.update(task, completed=count)
-        close = getattr(sink, "close", None)
-        if close is not None:
-            close()
-        if not count:
-            raise RefereeError(f"{source} holds no episodes")
+    try:
+        with files.building(out) as part:
+            count, size = _copy(source, open_sink(export_format, part), console, labels)
+    except OSError as error:
+        raise RefereeError(f"cannot write {out} ({error.strerror or error})") from error
     console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}", soft_wrap=True)
+
+
+def _copy(source: Path, sink: Sink, console: Console, labels: Path | None) -> tuple[int, int]:
+    """Write all episodes of a source to a sink; returns how many they are, and their bytes."""
+    count, size = 0, 0
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"converting {source.name}", total=None)
+        for episode in read_any(source, labels=labels):
+            sink.append(episode)
+            count, size = count + 1, size + episode.nbytes
+            progress.update(task, completed=count)
+    close = getattr(sink, "close", None)
+    if close is not None:
+        close()
+    if not count:
+        raise RefereeError(f"{source} holds no episodes")
+    return count, size
 
 
 def _rows(source: Path) -> list[Row]:
