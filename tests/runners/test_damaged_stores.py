@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from episodes.examples import make_episode
-from episodes.test_fuzz_formats import mutated
+from episodes.test_fuzz_formats import mutated, without_checksums
 from referee.cli import main
 from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
@@ -148,15 +148,7 @@ def test_check_names_changed_labels_and_counts_what_has_no_checksum(
     assert [word.number for word in LabelLog.of(store).words] == [1]
     log.path.write_text(text)
     path = store.path(id)
-    path.write_bytes(of_an_older_version(path.read_bytes()))
+    path.write_bytes(without_checksums(path.read_bytes()))
     EpisodeStore(tmp_path)
     assert main(["episodes", "check", str(tmp_path)]) == 0
     assert "1 episodes are of an older version" in capsys.readouterr().out
-
-
-def of_an_older_version(data: bytes) -> bytes:
-    """A file whose header carries no checksum of itself."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = re.sub(rb',"header_crc32":"\w{8}"', b"", data[8:end]).rstrip()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[end:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from referee.checksums import ChecksumError, sealed_line, unsealed
 from referee.episodes.episode import Episode
 
 Line = str | bytes
-_TYPES: dict[str, tuple[type, ...]] = {
-    "id": (str,), "steps": (int,), "success_once": (bool, type(None)), "success_at_end": (bool, type(None)),
-    "bytes": (int,), "task": (str,), "source": (str,), "cameras": (list,), "created": (str,),
-}  # fmt: skip
+_FIELDS = ("id", "steps", "success_once", "success_at_end", "bytes", "task", "source", "cameras", "created")
+_TYPES = {
+    (str, int, once, at_end, int, str, str, list, str)
+    for once, at_end in itertools.product((bool, type(None)), repeat=2)
+}
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class Row:
 
     @classmethod
     def _of_values(cls, values: dict[str, Any]) -> Row:
-        if values.keys() != _TYPES.keys() or not all(type(values[name]) in kinds for name, kinds in _TYPES.items()):
+        if tuple(values) != _FIELDS or tuple(map(type, values.values())) not in _TYPES:
             raise ValueError("it is not about an episode")
-        return cls(**{**values, "cameras": tuple(map(str, values["cameras"]))})
+        values["cameras"] = tuple(map(str, values["cameras"]))
+        return cls(**values)
 
     @classmethod
     def of(cls, episode: Episode, size: int) -> Row:

@@ -10,7 +10,7 @@ import mmap
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,8 +22,9 @@ from referee.episodes.episode import Episode, EpisodeError, Meta
 
 SUFFIX = ".safetensors"
 FORMAT = "referee-episode-1"
-DATA_SUM, HEADER_SUM = "crc32", "header_crc32"
-"""Metadata: checksums of the data, and of all that stands before it with `NO_SUM` in place of this one."""
+DATA_SUM, QUICK_SUM, HEADER_SUM = "crc32", "block_sum", "header_crc32"
+"""Metadata: checksums of the data, which the second makes quick to check in large files (`checksums.block_sum`), and of
+all that stands before the data with `NO_SUM` in place of this one."""
 NO_SUM = "00000000"
 _HEADER_KEY = f'"{HEADER_SUM}":"'.encode()
 CHANGED = "has changed since it was written (checksum): bring it back from a copy, or move it away"
@@ -73,7 +74,11 @@ def verify(path: Path) -> bool:
     """
     read(path, verify=True)
     with naming(path), path.open("rb") as file:
-        return {DATA_SUM, HEADER_SUM} <= _header(file, path.stat().st_size)[1].keys()
+        _, metadata, start = _header(file, path.stat().st_size)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if metadata.get(DATA_SUM) not in (None, checksums.crc32(memoryview(mapped)[start:])):
+            raise EpisodeError(CHANGED)
+        return {DATA_SUM, HEADER_SUM} <= metadata.keys()
 
 
 @contextlib.contextmanager
@@ -97,7 +102,8 @@ def write_arrays(file: BinaryIO | io.FileIO, arrays: Mapping[str, np.ndarray], m
     for part in parts:
         crc = zlib.crc32(part, crc)
     entries = _entries(tuple((name, arrays[name].dtype, arrays[name].shape) for name in order))
-    about = json.dumps({**metadata, DATA_SUM: f"{crc:08x}", HEADER_SUM: NO_SUM}, separators=(",", ":"))
+    quick = {} if size < SMALL else {QUICK_SUM: _quick_sum(parts)}
+    about = json.dumps({**metadata, DATA_SUM: f"{crc:08x}", **quick, HEADER_SUM: NO_SUM}, separators=(",", ":"))
     text = f'{{{entries}{"," if entries else ""}"__metadata__":{about}}}'.encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
@@ -131,7 +137,7 @@ def read_arrays(path: Path, *, verify: bool = False) -> tuple[dict[str, np.ndarr
     with path.open("rb") as file:
         entries, metadata, start = _header(file, path.stat().st_size)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if verify and DATA_SUM in metadata and metadata[DATA_SUM] != checksums.crc32(memoryview(mapped)[start:]):
+    if verify and not _is_whole(memoryview(mapped)[start:], entries, metadata):
         raise EpisodeError(CHANGED)
     arrays = {}
     for name, entry in entries.items():
@@ -140,6 +146,20 @@ def read_arrays(path: Path, *, verify: bool = False) -> tuple[dict[str, np.ndarr
         flat = np.frombuffer(mapped, dtype, count, start + entry["data_offsets"][0])
         arrays[name] = flat.reshape(entry["shape"])
     return arrays, metadata
+
+
+def _is_whole(data: memoryview, entries: Mapping[str, Any], metadata: Mapping[str, str]) -> bool:
+    """Whether data has the sums that the metadata name: the quick one, else the other; True where there is none."""
+    if QUICK_SUM not in metadata:
+        return metadata.get(DATA_SUM) in (None, checksums.crc32(data))
+    places = sorted(entry["data_offsets"] for entry in entries.values())
+    parts = [data[begin:end] for begin, end in places]
+    return sum(map(len, parts)) == len(data) and metadata[QUICK_SUM] == _quick_sum(parts)
+
+
+def _quick_sum(parts: Sequence[memoryview]) -> str:
+    """Of arrays that follow each other in a file."""
+    return checksums.block_sum("".join(map(checksums.block_sum, parts)).encode())
 
 
 def meta_of(metadata: Mapping[str, str]) -> Meta:
@@ -189,7 +209,7 @@ def _check_header(head: bytes, metadata: Mapping[str, str]) -> None:
         written, blank = head[place : place + len(NO_SUM)], NO_SUM.encode()
         if checksums.crc32(head[:place] + blank + head[place + len(NO_SUM) :]).encode() != written:
             raise EpisodeError(CHANGED)
-    elif any(name != DATA_SUM and re.fullmatch("[0-9a-f]{8}", value) for name, value in metadata.items()):
+    elif any(name != DATA_SUM and re.fullmatch("[0-9a-f]{8}|[0-9a-f]{16}", value) for name, value in metadata.items()):
         raise EpisodeError(CHANGED)  # the name of a checksum was hit
 
 
