@@ -50,20 +50,30 @@ def building(folder: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError), _locked_folder(left) as ours:
                 if ours:
                     shutil.rmtree(left, ignore_errors=True)
+    with _new_locked_folder(prefix, parent) as place:
+        try:
+            built = place / folder.name
+            yield built
+            if folder.exists():
+                folder.rmdir()
+            built.rename(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _new_locked_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """A new folder, locked within; if another process took it for left behind before it was, another one."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        with _locked_folder(place) as ours:
-            if ours is False or not place.exists():
-                continue  # another took it for left behind, before it was locked
+        with contextlib.ExitStack() as stack:
             try:
-                built = place / folder.name
-                yield built
-                if folder.exists():
-                    folder.rmdir()
-                built.rename(folder)
-            finally:
-                shutil.rmtree(place, ignore_errors=True)
-            return
+                ours = stack.enter_context(_locked_folder(place))
+            except FileNotFoundError:
+                continue
+            if ours is not False and place.exists():
+                yield place
+                return
 
 
 @contextlib.contextmanager
