@@ -158,6 +158,7 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
 
     check = verbs.add_parser("check", help="read every byte of a store; bring back what a killed run left")
     check.add_argument("source", type=Path, help="an episode store")
+    check.add_argument("--adopt", action="store_true", help="also journals whose run cannot be seen to have ended")
     check.set_defaults(verb=commands.episodes_check)
 
     view = verbs.add_parser("view", help="a film strip, a film or a Rerun recording")

@@ -111,7 +111,7 @@ def episodes_check(arguments: argparse.Namespace) -> None:
 
     from referee.runners import episodes
 
-    episodes.check(arguments.source, Console())
+    episodes.check(arguments.source, Console(), adopt=arguments.adopt)
 
 
 def episodes_view(arguments: argparse.Namespace) -> None:

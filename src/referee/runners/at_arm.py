@@ -52,8 +52,7 @@ def run_folder(loaded: Loaded, log_name: str) -> Iterator[tuple[Path, EpisodeSto
         open_run(loaded, folder)
     with alone_in(folder), _log_file(folder / log_name):
         store = EpisodeStore(folder / RECORDING)
-        # Nobody else writes here, so whatever is in a journal was left behind.
-        brought_back = recover(store, older_than=-1.0)
+        brought_back = recover(store, force=True)  # nobody else records here
         if resume is not None:
             _log.info(
                 "going on in %s: %d episodes, %d of them cut off by a kill", folder, len(store), len(brought_back)

@@ -49,7 +49,7 @@ def _file(path: Path, labels: Path | None) -> Iterator[Episode]:
         return media.read(path, labels)
     _refuse_labels(path, labels)
     if ending == native.SUFFIX:
-        return iter([native.read(path)])
+        return iter([native.read(path, verify=True)])
     if ending == ".npy":
         return npy.read(path)
     if ending in PICKLES:
