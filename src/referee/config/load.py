@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from referee.config import files
+from referee.config.arm import with_serials
 from referee.config.cluster import several_rewards
 from referee.config.compose import compose
 from referee.config.effects import check_needs, without_effect
@@ -42,7 +43,7 @@ def load(
     leaves = expand_sections(composed.leaves, Config)
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
     leaves = complete(leaves, Config)
-    leaves = decide(resolve(leaves, Config))
+    leaves = with_serials(decide(resolve(leaves, Config)))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
     notices = composed.notices + without_effect(leaves, config.runner.recipe, Config) + several_rewards(config.cluster)
