@@ -1,7 +1,7 @@
 """Writes docs/keys.md: every key that the user documents show, and what becomes of it. Run it after a new key.
 
-The documents' settings are tests/documented/guides/blocks/*.yaml, one file for each block that they show. A test checks that
-keys.md is what this script writes, and that each block loads.
+The documents' settings are tests/documented/guides/blocks/*.yaml, one file for each block that they show. Tests check
+that keys.md is what this script writes, that each block loads, and that each key has its effect.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ def test_the_guides_own_file_runs_on_the_twin(tmp_path: Path, capsys: pytest.Cap
     torch.manual_seed(0)
     Artifact(build(spec).eval(), Calibration()).save(tmp_path / "model")
     here = ["robot.driver=twin", "robot.realtime=false", "cluster.num_nodes=1", "cluster.component_placement=null",
-            "cluster.node_groups=[]", f"reward.model.model_path={tmp_path / 'model'}", "runner.policy=random"]  # fmt: skip
+            "cluster.node_groups=[]", f"reward.model.model_path={tmp_path / 'model'}",
+            "runner.policy=random"]  # fmt: skip
     lines = ["runner.recipe=teleop", *here, "runner.max_steps=3", "reward.late_seconds=20",
              f"runner.logger.log_path={tmp_path / 'run'}"]  # fmt: skip
     run(load(guides_file(tmp_path), lines))
