@@ -87,9 +87,7 @@ class Tools:
     def once(self, name: str, make: Callable[[Path], Any]) -> Any:
         """The result of `make`, which is called once in a session, with a folder of its own."""
         if name not in _MADE:
-            folder = self.shared / str(len(_MADE))
-            folder.mkdir()
-            _MADE[name] = make(folder)
+            _MADE[name] = make(Path(tempfile.mkdtemp(dir=self.shared)))
         return _MADE[name]
 
     @cached_property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.documented.cases import EFFECTS, Case, Effect, Tools, cases, parameters, tools
-from tests.documented.effects import collection, model, reward, training
+from tests.documented.effects import arm, collection, model, reward, training
 
-__all__ = ["collection", "model", "reward", "tools", "training"]  # importing a module of effects registers its checks
+__all__ = ["arm", "collection", "model", "reward", "tools", "training"]  # importing a module of effects registers its checks
 
 
 @pytest.mark.parametrize(("case", "each"), parameters(EFFECTS))

@@ -172,7 +172,7 @@ def frames_as_pictures(case: Case, tools: Tools) -> None:
              for folder in ("training/success", "training/fail")}  # fmt: skip
     assert all(re.fullmatch(r"positive_\d{6}_frame00[2-4]\.png", name) for name in names["training/success"])
     assert len(names["training/success"]) > 4 and len(names["training/fail"]) > 10
-    said = [each.name for each in place.glob("resnet_*/*.png")]
+    said = [each.name for each in place.rglob("resnet_*/*.png")]
     assert said and all(re.fullmatch(r"\d{6}_prob[01]\.\d{4}\.png", name) for name in said)
 
 
