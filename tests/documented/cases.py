@@ -2,7 +2,7 @@
 
 A block is a file of tests/documented/guides/blocks. A case is one key of one block with the value that it has there. A
 check is a function that loads the block and measures the effect: it is registered for a key by `@effect`, and runs
-once for each case with that key. A key without effect is registered by `no_effect`, with the reason that a user is told.
+once for each case with that key. A key without effect is registered by `no_effect`, with the reason that users get.
 """
 
 from __future__ import annotations

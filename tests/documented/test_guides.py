@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 from tests.documented.cases import EFFECTS, Case, Effect, Tools, cases, parameters, tools
-from tests.documented.effects import arm, collection, model, reward, training
+from tests.documented.effects import arm, collection, history, model, reward, sft, training
 
-__all__ = ["arm", "collection", "model", "reward", "tools", "training"]  # importing a module of effects registers its checks
+__all__ = [
+    "arm",
+    "collection",
+    "history",
+    "model",
+    "reward",
+    "sft",
+    "tools",
+    "training",
+]  # importing a module of effects registers its checks
 
 
 @pytest.mark.parametrize(("case", "each"), parameters(EFFECTS))
@@ -23,4 +32,6 @@ def test_each_check_is_for_some_key() -> None:
     for each in EFFECTS:
         for key in each.keys:
             one = Effect(each.check, (key,), each.blocks)
-            assert any(one.covers(case) for case in cases()), f"{each.check.__name__}: no block of {each.blocks} has {key}"
+            assert any(one.covers(case) for case in cases()), (
+                f"{each.check.__name__}: no block of {each.blocks} has {key}"
+            )

@@ -144,7 +144,9 @@ def frames_that_are_labelled(case: Case, tools: Tools) -> None:
     folder: Path = tools.once("004_dataset run", labelled)
     sides = {name: RewardBinaryDataset(folder / f"{name}.pt") for name in ("train", "val")}
     about = sides["train"].metadata
-    assert (about["num_success_frames"], about["num_fail_frames"]) == (50, 150), "it stops when there are enough of both"
+    assert (about["num_success_frames"], about["num_fail_frames"]) == (50, 150), (
+        "it stops when there are enough of both"
+    )
     [episode] = EpisodeStore(folder / "recording")
     assert len(episode) == 4 * 56 + 48, "with the fiftieth success, and no later"
     wins = {name: int(side.labels.sum()) for name, side in sides.items()}
@@ -266,7 +268,9 @@ def components_go_to_their_nodes(case: Case, tools: Tools) -> None:
     assert where == ({"env": (1, 0), "reward": (0, 0)} if case.block == "004_teleop" else {"env": (0, 0)})
     if case.block == "004_teleop":
         assert ranks["reward"][0].accelerator == 0 and ranks["env"][0].accelerator is None
-    wrong = {"label": "nobody", "node_ranks": "7", "node_group": "nobody", "placement": "7"}[case.key.rpartition(".")[2]]
+    wrong = {"label": "nobody", "node_ranks": "7", "node_group": "nobody", "placement": "7"}[
+        case.key.rpartition(".")[2]
+    ]
     with pytest.raises(ConfigError, match=r"cluster\.(component_placement|node_groups)"):
         plan(case.load(f"{case.key}={wrong}").config.cluster, [1, 0][: cluster.num_nodes])
 

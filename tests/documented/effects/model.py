@@ -129,7 +129,9 @@ def scored_frames_are_written_as_pictures(case: Case, tools: Tools) -> None:
     assert case.value in ("logs/debug_images", None)
     place = tools.here / (case.value or "nothing")
     for probability, folder in ((0.9, "resnet_success"), (0.1, "resnet_fail")):
-        rewards(case, tools, probability, *([f"{case.key}={place}"] if case.value else []), f"runner.seed={len(str(place))}")
+        rewards(
+            case, tools, probability, *([f"{case.key}={place}"] if case.value else []), f"runner.seed={len(str(place))}"
+        )
         names = sorted(each.name for each in (place / folder).glob("*")) if case.value else []
         assert bool(names) == bool(case.value) and place.exists() == bool(case.value)
         assert all(re.fullmatch(rf"\d{{6}}_prob{probability:.4f}\.png", name) for name in names)

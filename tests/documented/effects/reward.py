@@ -43,10 +43,14 @@ class Rewards:
     """`reward_mode` of the configuration."""
 
 
-def rollout(config: Config, tools: Tools, folder: Path) -> Rewards:
+def rollout(config: Config, tools: Tools, folder: Path, cameras: str = "front") -> Rewards:
     """A rollout of PPO on the Panda, rewarded as a configuration says."""
-    small = ["env.train.cameras=[front]", "env.eval.cameras=[front]"]
-    training: Training = tools.once("training", lambda _: Training(load("panda_ppo_mlp", [*PPO, *small]).config))
+
+    def made(_: Path) -> Training:
+        views = [f"env.{side}.cameras=[{cameras}]" for side in ("train", "eval")]
+        return Training(load("panda_ppo_mlp", [*PPO, *views]).config)
+
+    training: Training = tools.once(f"training {cameras}", made)
     payment = make_payment(config, training.env.env, folder)
     training.roller.collect(training.env, training.rollout, None if payment is None else payment.reward)
     own = training.rollout.rewards.copy()

@@ -196,7 +196,7 @@ def frames_per_step(case: Case, tools: Tools) -> None:
     assert smaller.result.step == 4 and set(smaller.taken) == {16}
 
 
-@effect("*micro_batch_size")
+@effect("actor.micro_batch_size", "reward_training.micro_batch_size")
 def gradients_are_accumulated(case: Case, tools: Tools) -> None:
     """So many frames at once, several times for one step; the step is that of all of them at once."""
     whole = options_of(case.config, tools.here).fit.global_batch_size
@@ -384,7 +384,10 @@ def name_of_the_run(case: Case, tools: Tools) -> None:
 @effect("reward_training.save_dir", "reward.save_dir", slow=True)
 def the_best_weights_go_there(case: Case, tools: Tools) -> None:
     where = Path(case.config.runner.save_dir or "")
-    expected = {"002": "/somewhere/../../logs/reward_checkpoints", "003": "../results/reward-model-training/checkpoints"}
+    expected = {
+        "002": "/somewhere/../../logs/reward_checkpoints",
+        "003": "../results/reward-model-training/checkpoints",
+    }
     assert str(where) == expected[case.block[:3]]
     data = [f"reward_training.data_path={trajectories(tools)}"] if case.block == "002_train" else [
         f"reward.data.{kind}_dir={trajectories(tools) / kind}" for kind in ("positive", "negative")]  # fmt: skip
