@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,15 @@ def load_block(name: str, overrides: Sequence[str] = (), preset: str | None = No
 _LOADED: dict[Any, Loaded] = {}
 
 
-def cases() -> Iterator[Case]:
+@cache
+def cases() -> list[Case]:
     """All of them; an empty list stands before the entries that follow, and is no key of its own."""
-    for block in BLOCKS.values():
-        for path, value in make_keys.leaves(block):
-            if value != []:
-                yield Case(block.name, dotted(path), value)
+    return [
+        Case(block.name, dotted(path), value)
+        for block in BLOCKS.values()
+        for path, value in make_keys.leaves(block)
+        if value != []
+    ]
 
 
 @dataclass
@@ -117,15 +120,13 @@ class Effect:
 
 
 EFFECTS: list[Effect] = []
-CHANGED: list[Effect] = []
-"""Those of tests/documented/test_guides_changed.py."""
 
 
-def effect(*keys: str, blocks: str = "*", slow: bool = False, to: list[Effect] = EFFECTS) -> Callable[[Check], Check]:
+def effect(*keys: str, blocks: str = "*", slow: bool = False) -> Callable[[Check], Check]:
     """Register a check for keys. blocks: patterns, with spaces between them."""
 
     def register(check: Check) -> Check:
-        to.append(Effect(check, keys, tuple(blocks.split()), slow))
+        EFFECTS.append(Effect(check, keys, tuple(blocks.split()), slow))
         return check
 
     return register

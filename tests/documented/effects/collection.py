@@ -8,12 +8,12 @@ import numpy as np
 from tests.documented.cases import Case, Tools, effect, no_effect
 
 from referee.config import Config, PandaEnvConfig
-from referee.envs import make_vec
-from referee.envs.policies import make_policy
+from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.policies import Policy, make_policy
 from referee.episodes import EpisodeStore
-from referee.episodes.collection import place
+from referee.episodes.collection import collecting, place
 from referee.episodes.formats.detect import read_any
-from referee.runners.environments import make_env
+from referee.episodes.recorder import Recorder
 
 BLOCKS = "000_collect 002_collect 003_collect 004_collect"
 SMALL = ["env.train.num_envs=4", "env.train.num_threads=1", "env.train.max_episode_steps=12", "env.train.task=Reach"]
@@ -23,17 +23,24 @@ EACH = 4
 
 def record(case: Case, tools: Tools, *overrides: str) -> Config:
     """Two episodes in each of four environments, as the block says; two environments succeed, two stand still."""
+    tools.patch.setenv("EMBODIED_PATH", str(tools.here))
     config = case.load(*SMALL, *overrides, preset="panda_ppo_mlp").config
     assert isinstance(config.env.train, PandaEnvConfig)
-    env = make_env(config.env.train, tools.here / "run", "train")
-    try:
-        act = make_policy(env.unwrapped, "expert", noise=0.0, seed=0)
-        env.reset(seed=0)
-        for _ in range(24):
-            env.step(act() * np.array([1, 1, 0, 0])[:, None])
-    finally:
-        env.close()
+    base, act = tools.once("panda", lambda _: panda(config.env.train))  # type: ignore[arg-type]
+    how = config.env.train.data_collection
+    env = collecting(base, how, folder=tools.here / "run", task="Reach", source="train")
+    env.reset(seed=0)
+    for _ in range(24):
+        env.step(act() * np.array([1, 1, 0, 0])[:, None])
+    if isinstance(env, Recorder):
+        env.flush()
     return config
+
+
+def panda(config: PandaEnvConfig) -> tuple[RefereeVectorEnv, Policy]:
+    """An environment that several recordings use, and its expert."""
+    env = make_vec(config)
+    return env, make_policy(env, "expert", noise=0.0, seed=0)
 
 
 def files(folder: Path) -> list[str]:
@@ -82,7 +89,6 @@ def it_stops_at_that_many(case: Case, tools: Tools) -> None:
     kept = case.config.env.train.data_collection  # type: ignore[union-attr]
     wins = "positive" in case.key or "success" in case.key
     assert (kept.target_success if wins else kept.target_failure) == case.value >= 500
-    tools.patch.setenv("EMBODIED_PATH", str(tools.here))
     config = record(case, tools, f"{case.key}=1").env.train
     assert config is not None
     where = config.data_collection
@@ -95,16 +101,14 @@ def it_stops_at_that_many(case: Case, tools: Tools) -> None:
 
 @effect("reward_data_collection.save_dir")
 def episodes_go_to_success_and_failure(case: Case, tools: Tools) -> None:
-    tools.patch.setenv("EMBODIED_PATH", str(tools.here / "embodied"))
     record(case, tools)
-    names = {each.parent.name: each.name for each in (tools.here / "embodied/data").rglob("*.pkl")}
+    names = {each.parent.name: each.name for each in (tools.here / "data").rglob("*.pkl")}
     assert set(names) == {"success", "failure"} and all(name.startswith("episode_0000") for name in names.values())
 
 
 @effect("env.train.init_params.obs_mode")
 def what_the_policy_observes(case: Case, tools: Tools) -> None:
     """Frames are recorded for the reward model all the same."""
-    tools.patch.setenv("EMBODIED_PATH", str(tools.here))
     for mode, names in ((case.value, {"states"}), ("rgb", {"main_images", "extra_view_images"})):
         config = case.load(*SMALL, f"{case.key}={mode}", preset="panda_ppo_mlp").config.env.train
         assert isinstance(config, PandaEnvConfig)

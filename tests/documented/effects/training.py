@@ -221,7 +221,7 @@ def epochs_between_checkpoints(case: Case, tools: Tools) -> None:
     assert fitted(case, tools, "runner.max_epochs=25").saved == ["step_20", "step_40", "step_50"]  # two steps each
 
 
-@effect("reward.save_interval")
+@effect("reward.save_interval", slow=True)
 def steps_between_checkpoints(case: Case, tools: Tools) -> None:
     """Guide 003 counts steps, and no epochs are counted beside them; where they go is checked by a whole training."""
     quick = ["reward.num_epochs=520", "runner.val_check_interval=1000", "runner.save_interval=1000"]
