@@ -1,7 +1,7 @@
 """Writes docs/keys.md: every key that RLinf's guides show, and what becomes of it. Run it after a new key.
 
-The guides' settings are tests/config/documents/*.yaml, one file for each block that they show. A test checks that
-keys.md is what this script writes, and that each block loads.
+The guides' settings are tests/documented/guides/blocks/*.yaml, one file for each block that they show. Tests check
+that keys.md is what this script writes, that each block loads, and that each key has its effect.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,7 +21,7 @@ from referee.config.translator import Translator
 from referee.errors import ConfigError
 
 HERE = Path(__file__).parent
-BLOCKS = HERE.parent / "tests/config/documents"
+BLOCKS = HERE.parent / "tests/documented/guides/blocks"
 INTRODUCTION = """# Keys of RLinf's guides
 
 Every key that RLinf's five reward-model guides show, in the order in which they show it, and what becomes of it here.
@@ -49,6 +50,8 @@ class Block:
     name: str
     preset: str
     text: str
+    overrides: tuple[str, ...] = ()
+    """What the front door of the documents adds; only for a block that is a whole file."""
 
     @property
     def document(self) -> str:
@@ -57,14 +60,20 @@ class Block:
 
     def file(self) -> str:
         """The block as a file that a user would write."""
-        return f"defaults:\n  - {self.preset}\n  - _self_\n{self.text}"
+        return self.text if self.overrides else f"defaults:\n  - {self.preset}\n  - _self_\n{self.text}"
 
 
 def blocks() -> Iterator[Block]:
     """All blocks of all documents."""
     for path in sorted(BLOCKS.glob("*.yaml")):
         first, _, text = path.read_text().partition("\n")
-        yield Block(path.stem, first.removeprefix("# over: "), text)
+        preset, _, recipe = first.partition(": ")[2].partition(", started with ")
+        yield Block(path.stem, preset, text, (recipe,) if recipe else ())
+
+
+def leaves(block: Block) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The keys of a block and their values, without the list of files that it begins from."""
+    return ((path, value) for path, value in flatten(yaml.safe_load(block.text)) if path[0] != "defaults")
 
 
 def fate(key: str, value: object, block: Block) -> str:
@@ -107,7 +116,7 @@ def table() -> str:
     """The whole page."""
     rows: dict[tuple[str, str], list[str]] = {}
     for block in blocks():
-        for path, value in flatten(yaml.safe_load(block.text)):
+        for path, value in leaves(block):
             if value == []:  # the list itself; its entries follow
                 continue
             rows.setdefault((dotted(path), fate(dotted(path), value, block)), []).append(block.document)

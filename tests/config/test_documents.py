@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from referee.config import load, presets
-from referee.config.leaves import dotted, flatten
+from referee.config.leaves import dotted
 from referee.errors import ConfigError
 from referee.runners.train_reward import options_of
 
@@ -35,9 +35,9 @@ def test_a_block_of_a_document_loads(block, tmp_path: Path, monkeypatch: pytest.
     for name in ("EMBODIED_PATH", "DUALVIEW_SFT_DATA_ROOT"):
         monkeypatch.setenv(name, "/somewhere")
     (tmp_path / "mine.yaml").write_text(block.file())
-    loaded = load(str(tmp_path / "mine.yaml"))
+    loaded = load(str(tmp_path / "mine.yaml"), block.overrides)
     entries = {entry.written: entry for each in loaded.translated for entry in each.entries}
-    for path, value in flatten(yaml.safe_load(block.text)):
+    for path, value in KEYS.leaves(block):
         key = dotted(path)
         what = KEYS.fate(key, value, block)
         assert not what.startswith("refused")

@@ -51,7 +51,7 @@ def test_the_documents_last_step_runs_as_it_stands_there(tmp_path: Path) -> None
     """Document 001, step 4: the keys of its block and its command; only the arm is a twin, and the run is short."""
     spec = ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("wrist", "front"), hidden_dim=8)
     Artifact(build(spec).eval(), Calibration()).save(tmp_path / "best_model")
-    block = yaml.safe_load((ROOT / "tests/config/documents/001_rlpd.yaml").read_text())["reward"]
+    block = yaml.safe_load((ROOT / "tests/documented/guides/blocks/001_rlpd.yaml").read_text())["reward"]
     block["checkpoint_path"] = str(tmp_path / "best_model")
     said = door(
         "embodiment/run_realworld_async.sh", "realworld_peginsertion_rlpd_cnn_async",

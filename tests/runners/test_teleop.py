@@ -4,25 +4,29 @@ import json
 import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from referee.config import load
+from referee.config import FrankaEnvConfig, load
 from referee.config.schema import PandaEnvConfig
 from referee.envs import make_vec
 from referee.envs.franka.env import FrankaVectorEnv
+from referee.envs.franka.setup import Setup
 from referee.episodes import EpisodeStore, Meta
 from referee.episodes.live import LiveRecording
-from referee.errors import RefereeError
-from referee.models import Artifact
+from referee.errors import ConfigError, RefereeError
+from referee.models import Artifact, Calibration, ModelSpec, build
 from referee.rewards import Gate, RewardManager, RewardOptions
 from referee.runners import run
 from referee.workers import teleop as workers
 from referee.workers.teleop import LiveJudge, Look, TeleopWorker
 
+ROOT = Path(__file__).parents[2]
 SIM = ["runner.recipe=teleop", "env.eval.num_envs=1", "env.eval.num_threads=1", "env.eval.task=Reach",
        "runner.policy=random", "reward.use_reward_model=true", "reward.reward_mode=per_step"]  # fmt: skip
 TWIN = ["robot.driver=twin", "robot.realtime=false", "runner.policy=random", "env.eval.cameras=[front,side]"]
@@ -99,6 +103,46 @@ def test_the_verdict_ends_episodes_where_it_may(
     assert [len(each) for each in EpisodeStore(tmp_path / "collected_data")] == [2, 2, 2, 1]
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Step")]
     assert [("rm_reward: 1 | success: True" in line) for line in lines] == [False, True] * 3 + [False]
+
+
+def guides_file(folder: Path) -> str:
+    """The whole file of the guide to teleoperation, as it stands there: two nodes, one camera, no gripper."""
+    text = (ROOT / "tests/documented/guides/blocks/004_teleop.yaml").read_text()
+    (folder / "realworld_teleop.yaml").write_text(text)
+    return str(folder / "realworld_teleop.yaml")
+
+
+def test_the_guides_own_file_fits_its_environment(tmp_path: Path) -> None:
+    """One serial number, one camera; at an arm, with nothing added but what the guide leaves open."""
+    given = ["robot.robot_ip=172.16.0.2", "env.eval.target_ee_pose=[0.5,0,0.1,-3.14,0,0]"]
+    env = load(guides_file(tmp_path), ["runner.recipe=teleop", *given]).config.env.eval
+    assert isinstance(env, FrankaEnvConfig)
+    assert (env.cameras, env.camera_serials, env.no_gripper) == (("wrist",), ("0123456789",), True)
+    Setup.of(env)  # refuses cameras without a serial number
+    both = load(
+        guides_file(tmp_path), ["runner.recipe=teleop", *given, 'env.eval.camera_serials=["1","2"]']
+    ).config.env.eval
+    none = load(guides_file(tmp_path), ["runner.recipe=teleop", *given, "env.eval.camera_serials=[]"]).config.env.eval
+    assert both is not None and none is not None and both.cameras == none.cameras == ("wrist", "front")
+    for driver in ("franky", "twin"):
+        two = replace(env, cameras=("wrist", "front"), robot=replace(env.robot, driver=driver))
+        with pytest.raises(ConfigError, match=r"2 cameras \(wrist, front\) but 1 camera_serials"):
+            Setup.of(two)
+
+
+def test_the_guides_own_file_runs_on_the_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ModelSpec(arch="resnet10", width=4, image_size=128, resize="bilinear", cameras=("wrist",), hidden_dim=8)
+    torch.manual_seed(0)
+    Artifact(build(spec).eval(), Calibration()).save(tmp_path / "model")
+    here = ["robot.driver=twin", "robot.realtime=false", "cluster.num_nodes=1", "cluster.component_placement=null",
+            "cluster.node_groups=[]", f"reward.model.model_path={tmp_path / 'model'}",
+            "runner.policy=random"]  # fmt: skip
+    lines = ["runner.recipe=teleop", *here, "runner.max_steps=3", "reward.late_seconds=20",
+             f"runner.logger.log_path={tmp_path / 'run'}"]  # fmt: skip
+    run(load(guides_file(tmp_path), lines))
+    out = capsys.readouterr().out
+    assert "reward_threshold=0.200" in out
+    assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| probability: ", out, re.M)) == 3
 
 
 def worker(folder: Path, **options: Any) -> tuple[TeleopWorker, EpisodeStore]:

@@ -40,13 +40,10 @@ def test_the_three_commands(tmp_path: Path) -> None:
     assert any("reward/model_success" in line for line in lines), said
 
 
-HEAD = "defaults:\n  - override hydra/job_logging: stdout\n"
-
-
 @pytest.mark.slow
 def test_the_guides_file_alone_is_enough(tmp_path: Path) -> None:
     """The configuration of the guide as it stands there, without anything of ours below it."""
-    config = HEAD + (ROOT / "tests/config/documents/003_train.yaml").read_text()
+    config = (ROOT / "tests/documented/guides/blocks/003_train.yaml").read_text()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/train_reward_model.yaml").write_text(config)
     make_trajectories(tmp_path / "reward_data")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from referee.config import files
+from referee.config.arm import with_serials
 from referee.config.batches import decide_batch
 from referee.config.cluster import several_rewards
 from referee.config.compose import compose
@@ -45,7 +46,7 @@ def load(
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
     leaves = complete(leaves, Config)
     leaves, meant, implied = imply(resolve(leaves, Config), composed.translated)
-    leaves = decide_batch(decide(leaves))
+    leaves = decide_batch(with_serials(decide(leaves)))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
     notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config)

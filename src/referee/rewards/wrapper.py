@@ -399,9 +399,9 @@ class _Pictures:
 
     def _drawn(self, ids: np.ndarray, *, final: bool) -> np.ndarray:
         base = self._env.unwrapped
-        names = [base.cameras[0] if name in MAIN_NAMES else name for name in self._wanted]
+        names = [base.cameras[0] if name in MAIN_NAMES and name not in base.cameras else name for name in self._wanted]
         drawn = base.render_cameras(ids, final=final, cameras=names)
-        return np.asarray(select_views(drawn, self._wanted, names))
+        return np.asarray(select_views(drawn, names, names))
 
     def _views(self, observations: Any) -> np.ndarray:
         """[n,H,W,3] or [n,V,H,W,3]; what does not fit the model is refused by it."""
