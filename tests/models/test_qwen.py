@@ -309,5 +309,5 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed")
 def test_flash_attention_that_is_not_installed_names_the_other(folder: Path) -> None:
-    with pytest.raises(RefereeError, match=r"flash_attn .* is not installed: use attn_implementation=sdpa"):
+    with pytest.raises(RefereeError, match=r"flash_attn .* is not installed: set attn_implementation=sdpa"):
         qwen.load(QwenOptions(model_path=folder, attn_implementation="flash_attention_2"))

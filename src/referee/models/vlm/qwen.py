@@ -68,12 +68,6 @@ def load(options: QwenOptions) -> Qwen:
         tokenizer = library.AutoTokenizer.from_pretrained(str(path))
         images = image_processor().from_pretrained(str(path))
     except (OSError, ValueError, ImportError, KeyError) as error:
-        attention = options.attn_implementation
-        if isinstance(error, ImportError) and "flash" in attention:
-            raise RefereeError(
-                f"attn_implementation={attention} needs the package flash-attn and a GPU, which are not here: "
-                "set attn_implementation=sdpa"
-            ) from error
         raise RefereeError(f"model_path={path} cannot be loaded as a Qwen3-VL: {_line(error)}") from error
     encoder = Encoder(tokenizer, images, chat=options.use_chat_template)
     note = read_note(path)
@@ -198,7 +192,7 @@ def _check_attention(name: str) -> None:
     if name == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         raise RefereeError(
             "attn_implementation=flash_attention_2 needs the package flash_attn (and a GPU), which is not installed: "
-            "use attn_implementation=sdpa"
+            "set attn_implementation=sdpa"
         )
 
 
