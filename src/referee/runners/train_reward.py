@@ -169,8 +169,9 @@ def model_of(model: object) -> dict[str, object]:
     """The fields of a `ModelSpec` out of `actor.model`."""
     found = dict(vars(model))
     del found["pretrained"], found["model_path"]
-    if found["image_size"] is None:
-        del found["image_size"]
+    for name in ("image_size", "width"):  # null: the data's, the architecture's
+        if found[name] is None:
+            del found[name]
     found["crop"] = dict(_crop(text) for text in found["crop"])
     return found
 

@@ -21,6 +21,7 @@ from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
 from referee.models.registry import build
+from referee.models.resnet import DEFAULT_ARCH
 from referee.training import checkpoint, debug, parallel
 from referee.training.bar import Bar, Log
 from referee.training.data import Data, DataOptions, FrameSet, open_data
@@ -32,8 +33,8 @@ from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
 
-MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
-"""What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
+MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": DEFAULT_ARCH}
+"""What is trained unless something else is named."""
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
