@@ -56,6 +56,8 @@ class TrainOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     resume: Path | None = None
     """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
+    save_dir: Path | None = None
+    """Where step_<n>/checkpoint.pt go instead; the run then holds links to them."""
     checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
@@ -171,15 +173,15 @@ def fit_model(
     images = ImageSource(data.train, chosen.augment)
     if not frozen:
         val = None if data.val is None else ImageSource(data.val)
-        return fit(model, images, val, chosen, folder=options.output, resume=resume, group=group, report=report,
-                   on_best=keep, stop=stop)  # fmt: skip
+        return fit(model, images, val, chosen, folder=options.output, save_dir=options.save_dir, resume=resume,
+                   group=group, report=report, on_best=keep, stop=stop)  # fmt: skip
     if resume is not None:
         weights.fill(model, resume["model_state_dict"], "the checkpoint")
     elif chosen.encoder_warmup_steps:
         model = _warm_up(model, images, chosen, group, report)
     train, features = _encoded(model, data, options, group)
-    return fit(model, train, features, chosen, head_only=True, folder=options.output, resume=resume, group=group,
-               report=report, on_best=keep, stop=stop)  # fmt: skip
+    return fit(model, train, features, chosen, head_only=True, folder=options.output, save_dir=options.save_dir,
+               resume=resume, group=group, report=report, on_best=keep, stop=stop)  # fmt: skip
 
 
 def best_model(output: Path) -> Path:
