@@ -260,7 +260,7 @@ def test_launch_for_realworld_here(checkpoint: Path) -> None:
         assert torch.equal(rewards, (probabilities(checkpoint) >= 0.2).float())  # reward_threshold: 0.2
         (chances,) = worker.compute_probabilities({"main_images": IMAGES}).wait()
         torch.testing.assert_close(chances, probabilities(checkpoint), atol=1e-5, rtol=0)
-    section = EmbodiedRewardWorker.launch_for_realworld(cfg.reward)  # the section alone
+    section = EmbodiedRewardWorker.launch_for_realworld(cfg.reward, node_rank=0)  # the section alone
     section.init_worker().wait()
     section.close()
 
@@ -285,3 +285,7 @@ def test_launch_for_realworld_on_a_cluster(checkpoint: Path) -> None:
 def test_two_nodes_need_ray(checkpoint: Path) -> None:
     with pytest.raises(RefereeError, match="num_nodes is 2"):
         EmbodiedRewardWorker.launch_for_realworld(teleop(checkpoint))
+    with pytest.raises(RefereeError, match=r"'3090' is none of cluster\.node_groups"):
+        EmbodiedRewardWorker.launch_for_realworld(teleop(checkpoint), node_group_label="3090")
+    with pytest.raises(RefereeError, match="node_rank is 2, but"):
+        EmbodiedRewardWorker.launch_for_realworld(teleop(checkpoint), node_rank=2)

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from referee.compat.configs import is_cfg, loaded_of, tree_of
+from referee.compat.configs import SCORES, is_cfg, loaded_of, tree_of
 from referee.compat.images import by_camera
 from referee.config import Config, Loaded
 from referee.errors import ConfigError
@@ -123,7 +123,10 @@ class HistoryVLMRewardModel(judge.HistoryVLMRewardModel):
         """The model that a configuration (or its `model` section alone) names; or one of parts."""
         if not is_cfg(first):
             return super().__new__(cls)
-        return window_model(first, cls._KIND)
+        model = window_model(first, cls._KIND)
+        if cls._KIND == "history_vlm" or not isinstance(model, judge.HistoryVLMRewardModel):
+            return model
+        return judge.VLMRewardModel(model.model, model.builder, model.parser, model.how)
 
 
 class VLMRewardModel(HistoryVLMRewardModel, judge.VLMRewardModel):
@@ -137,11 +140,11 @@ def window_model(cfg: Config | Loaded | DictConfig | Mapping[str, Any], kind: st
     if not isinstance(cfg, Config | Loaded):
         tree = tree_of(cfg)
         if "reward" not in tree:  # the keys of the model alone
-            tree = {"reward": {"use_reward_model": True, "reward_mode": "history_buffer", "model": tree}}
+            tree = {"reward": {"use_reward_model": True, "model": tree}}
         if kind is not None:
             tree["reward"]["model"].setdefault("model_type", kind)
         cfg = tree
-    reward = loaded_of(cfg, "train_policy", ("reward", "runner")).config.reward
+    reward = loaded_of(cfg, "train_policy", SCORES).config.reward
     if reward.model.model_type not in ("vlm", "history_vlm"):
         raise ConfigError(f"reward.model.model_type is {reward.model.model_type}: use vlm or history_vlm")
     return make_window_model(reward)

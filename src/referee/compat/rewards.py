@@ -16,7 +16,7 @@ from referee.compat.configs import SCORES, TRAINS, Cfg, is_cfg, loaded_of, train
 from referee.compat.images import by_camera, flat, like, rollout_observations
 from referee.compat.models import state_of
 from referee.config import Config, Loaded
-from referee.config.cluster import ClusterConfig, PlacementConfig
+from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig
 from referee.config.schema import RewardConfig, RewardModelConfig
 from referee.errors import ConfigError, RefereeError
 from referee.models.packed import Packed
@@ -260,17 +260,23 @@ def _placed(
     config: Config, node_rank: int | None, node_group_label: str | int | None, hardware_rank: int
 ) -> ClusterConfig:
     """The cluster section, with `reward` at another place if one is named."""
-    cluster = config.cluster
-    if node_group_label is None and (node_rank is None or cluster.num_nodes == 1):
+    cluster, label = config.cluster, node_group_label
+    if node_rank is None and label is None:
         return cluster
+    group = next((each for each in cluster.node_groups if each.label == label), None)
+    if label is not None and group is None:
+        labels = ", ".join(str(each.label) for each in cluster.node_groups) or "none"
+        raise ConfigError(f"node_group_label {label!r} is none of cluster.node_groups ({labels}): add it there")
+    groups = cluster.node_groups
+    if node_rank is not None:
+        if not 0 <= node_rank < cluster.num_nodes:
+            raise ConfigError(f"node_rank is {node_rank}, but cluster.num_nodes is {cluster.num_nodes}")
+        label = f"node {node_rank}"
+        env_vars = group.env_vars if group is not None else ()
+        groups = (*groups, NodeGroupConfig(label=label, node_ranks=node_rank, env_vars=env_vars))
     places = dict(cluster.component_placement or {})
-    slot: str | int = hardware_rank
-    if node_group_label is None:
-        raise ConfigError(
-            "node_rank: name the node group that it is in, node_group_label=…, one of cluster.node_groups"
-        )
-    places["reward"] = PlacementConfig(node_group=node_group_label, placement=slot)
-    return replace(cluster, component_placement=places)
+    places["reward"] = PlacementConfig(node_group=label, placement=hardware_rank)
+    return replace(cluster, component_placement=places, node_groups=groups)
 
 
 def _parts(config: RewardConfig, how: Mapping[str, Any]) -> tuple[Any, RewardOptions, dict[str, Any]]:
