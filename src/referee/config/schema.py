@@ -150,12 +150,12 @@ class RunnerConfig:
         only_if=FITS,
     )
     val_check_interval: int = key(1, "epochs between validations", low=1, only_if=FITS)
-    save_steps: int = key(0, "also save every so many steps; 0 = never", low=0, only_if=FITS)
+    save_steps: int = key(0, "save every so many steps instead of epochs; 0 = by save_interval", low=0, only_if=FITS)
     log_interval: int = key(10, "steps between lines of the log", low=1, only_if=FITS)
     early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
     save_dir: str | None = key(
         None,
-        "where the best weights go once more, as reward_model_best.pt and best_model.pt; null = nowhere",
+        "where step_<n>/checkpoint.pt, reward_model_best.pt and best_model.pt go; null = steps in the run",
         only_if="recipe=train_reward",
     )
     target_episode_fpr: float = key(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
-from referee.models.resnet import LAYOUTS, map_size
+from referee.models.resnet import LAYOUTS, arch_named, map_size
 from referee.models.spec import MAIN_NAMES
 
 _log = logging.getLogger(__name__)
@@ -335,14 +335,12 @@ def _properties(state: Mapping[str, Tensor], name: str) -> dict[str, Any]:
     """`arch`, `width` and `norm` of a ResNet by torchvision's names."""
     blocks = {tuple(key.split(".")[:2]) for key in state if re.match(r"^layer\d\.\d+\.", key)}
     counts = tuple(sum(stage == f"layer{number}" for stage, _ in blocks) for number in (1, 2, 3, 4))
-    bottleneck = "layer1.0.conv3.weight" in state
-    arch = next(
-        (arch for arch, each in LAYOUTS.items() if (each.blocks, each.bottleneck) == (counts, bottleneck)), None
-    )
+    width = int(state["conv1.weight"].shape[0])
+    arch = arch_named(counts, "layer1.0.conv3.weight" in state, width)
     if arch is None:
         raise ModelError(f"{name}: {'-'.join(map(str, counts))} blocks make none of {', '.join(LAYOUTS)}")
     norm = "batch" if "bn1.running_mean" in state else "group"
-    return {"arch": arch, "width": int(state["conv1.weight"].shape[0]), "norm": norm}
+    return {"arch": arch, "width": width, "norm": norm}
 
 
 def _views(state: Mapping[str, Tensor], kernels: list[Tensor], found: Mapping[str, Any], name: str) -> int:

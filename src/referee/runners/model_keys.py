@@ -67,12 +67,13 @@ def spec_of(model: ResNetModelConfig) -> ModelSpec:
 
 def model_of(model: object) -> dict[str, Any]:
     """The fields of a `ModelSpec` out of `actor.model`."""
-    found = dict(vars(model))
-    del found["pretrained"], found["model_path"]
-    if found["image_size"] is None:
-        del found["image_size"]
-    found["crop"] = dict(_crop(text) for text in found["crop"])
-    return found
+    values = dict(vars(model))
+    del values["pretrained"], values["model_path"]
+    for name in ("image_size", "width"):  # null: the data's, the architecture's
+        if values[name] is None:
+            del values[name]
+    values["crop"] = dict(_crop(text) for text in values["crop"])
+    return values
 
 
 def _crop(text: str) -> tuple[str, tuple[int, ...]]:

@@ -125,6 +125,7 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
     runner, data, actor = config.runner, config.data, config.actor
     assert isinstance(actor, RewardActorConfig) and isinstance(data, DataConfig)  # the recipe chooses them
     model = actor.model
+    save_dir = None if runner.save_dir is None else Path(runner.save_dir).resolve()
     return TrainOptions(
         data=DataOptions(
             data_path=_path(data.data_path),
@@ -165,7 +166,8 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
             feature_copies=actor.feature_copies,
         ),
         resume=_path(runner.resume_dir),
-        checkpoints=() if runner.save_dir is None else tuple(Path(runner.save_dir).resolve() / name for name in BEST),
+        save_dir=save_dir,
+        checkpoints=() if save_dir is None else tuple(save_dir / name for name in BEST),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,18 @@ def save(path: Path, values: dict[str, Any]) -> None:
     """The whole file, or none of it."""
     with files.replacing(path) as temporary:
         torch.save(values, temporary)
+
+
+def link(step: Path, folder: Path) -> None:
+    """Make a checkpoint's directory that is kept elsewhere appear in `folder`, where a run is gone on from."""
+    place = folder / step.name
+    if folder.exists() and folder.resolve() == step.parent.resolve():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink():
+        place.unlink()
+    if not place.exists():
+        place.symlink_to(os.path.relpath(step.resolve(), folder.resolve()), target_is_directory=True)
 
 
 def load(path: Path) -> dict[str, Any]:

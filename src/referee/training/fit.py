@@ -94,6 +94,7 @@ def fit(
     *,
     head_only: bool = False,
     folder: Path | None = None,
+    save_dir: Path | None = None,
     resume: dict[str, Any] | None = None,
     group: Group | None = None,
     report: Callable[[Report], None] | None = None,
@@ -104,13 +105,14 @@ def fit(
     """Fit a model, or its head alone on features of its frozen encoder; the model ends with the best weights.
 
     folder: where checkpoints/step_<n>/checkpoint.pt go; None writes none.
+    save_dir: where step_<n>/checkpoint.pt go instead; `folder` then holds links to them.
     resume: what `checkpoint.load` gave.
     on_best: takes the weights whenever a validation is the best so far.
     stop: asked after every step (now and then, in a group); at its yes a checkpoint is written and the result returned.
     began: when the work began, on the clock of `time.time`, where the seconds before the first step count as well.
     """
     with threads(1 if head_only else options.threads), safe_convolutions(model, head_only=head_only):
-        fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
+        fitting = _Fit(model, train, val, options, head_only, folder, save_dir, group or Group())
         with closing(fitting.crew):
             return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never, began)
 
@@ -167,12 +169,13 @@ class _Fit:
         options: FitOptions,
         head_only: bool,
         folder: Path | None,
+        save_dir: Path | None,
         group: Group,
     ) -> None:
         if val is None and options.best_metric != "train_accuracy":
             raise RefereeError(f"best_metric is {options.best_metric}, but there are no validation frames")
-        self.model, self.train, self.val, self.options, self.folder, self.group = (
-            model, train, val, options, folder, group,
+        self.model, self.train, self.val, self.options, self.folder, self.save_dir, self.group = (
+            model, train, val, options, folder, save_dir, group,
         )  # fmt: skip
         chunks = options.chunks(head_only=head_only)
         self.sampler = Sampler(
@@ -249,7 +252,7 @@ class _Fit:
 
     def _to_save(self, at_end: bool) -> bool:
         epochs, steps = self.options.save_interval, self.options.save_steps
-        return bool((steps and self.step % steps == 0) or (at_end and epochs and self._due(epochs)))
+        return self.step % steps == 0 if steps else bool(at_end and epochs and self._due(epochs))
 
     def _learn(self, chunks: list[np.ndarray]) -> None:
         """One optimiser step, and its part of the epoch's sums."""
@@ -356,7 +359,7 @@ class _Fit:
         """Write a checkpoint; every process takes part, the first one writes."""
         if self.folder is None:
             return None
-        path = self.folder / "checkpoints" / f"step_{self.step}" / checkpoint.NAME
+        path = (self.save_dir or self.folder / "checkpoints") / f"step_{self.step}" / checkpoint.NAME
         now = self._report()
         values = {
             "epoch": self.step // self.sampler.steps_per_epoch,
@@ -380,6 +383,7 @@ class _Fit:
         }
         if self.group.rank == 0:
             checkpoint.save(path, values)
+            checkpoint.link(path.parent, self.folder / "checkpoints")
         return path
 
     def _restore(self, values: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
 from referee.models.registry import build
+from referee.models.resnet import DEFAULT_ARCH
 from referee.training import checkpoint, debug, parallel
 from referee.training.bar import Bar, Log
 from referee.training.data import Data, DataOptions, FrameSet, open_data
@@ -34,8 +35,8 @@ from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
 
-MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
-"""What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
+MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": DEFAULT_ARCH}
+"""What is trained unless something else is named."""
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
@@ -57,6 +58,8 @@ class TrainOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     resume: Path | None = None
     """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
+    save_dir: Path | None = None
+    """Where step_<n>/checkpoint.pt go instead; the run then holds links to them."""
     checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
@@ -182,15 +185,15 @@ def fit_model(
     images = ImageSource(data.train, chosen.augment)
     if not frozen:
         val = None if data.val is None else ImageSource(data.val)
-        return fit(model, images, val, chosen, folder=options.output, resume=resume, group=group, report=report,
-                   on_best=keep, stop=stop, began=began)  # fmt: skip
+        return fit(model, images, val, chosen, folder=options.output, save_dir=options.save_dir, resume=resume,
+                   group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
     if resume is not None:
         weights.fill(model, resume["model_state_dict"], "the checkpoint")
     elif chosen.encoder_warmup_steps:
         model = _warm_up(model, images, chosen, group, report, began)
     train, features = _encoded(model, data, options, group)
-    return fit(model, train, features, chosen, head_only=True, folder=options.output, resume=resume, group=group,
-               report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
+    return fit(model, train, features, chosen, head_only=True, folder=options.output, save_dir=options.save_dir,
+               resume=resume, group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
 
 
 def best_model(output: Path) -> Path:

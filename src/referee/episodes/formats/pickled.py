@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from referee import files
-from referee.episodes.episode import GRASP, HELD, Episode, EpisodeError, Meta
+from referee.episodes.episode import GRASP, HELD, WHOLE_SUCCESS, Episode, EpisodeError, Meta
 from referee.episodes.formats import aligned, numbered, observations, safe
 from referee.episodes.formats.frames import naming
 from referee.episodes.formats.observations import Observed, number
@@ -305,8 +305,9 @@ def _meta(
         return ids[name] if type(ids.get(name)) is int and 0 <= ids[name] < 2**48 else 0
 
     extra: dict[str, Any] = {"skipped": observed.skipped} if observed.skipped else {}
-    if success is None and _flag(value.get("success")) is not None:
-        extra["success"] = _flag(value.get("success"))
+    whole = _flag(value.get("success"))
+    if whole is not None and (success is None or (whole and not success.any())):
+        extra[WHOLE_SUCCESS] = whole
     return Meta(
         source=str(path), rank=count("rank"), env=count("env_idx"), episode=count("episode_id"),
         cameras=observed.cameras, description=observed.description, extra=extra,

@@ -177,8 +177,10 @@ class Sft:
                 reason = "interrupted"
             if at_end:
                 self.sums[:] = 0
-            saves = (options.save_steps and self.step % options.save_steps == 0) or (
-                at_end and options.save_interval and epoch % options.save_interval == 0
+            saves = (
+                self.step % options.save_steps == 0
+                if options.save_steps
+                else at_end and options.save_interval and epoch % options.save_interval == 0
             )
             if saves or reason != "finished" or self.step == self.total:
                 self._save()
