@@ -78,7 +78,7 @@ def test_the_guides_file_alone_is_enough(tmp_path: Path) -> None:
     assert (saved / "reward_model_best.pt").is_file()
 
 
-def make_trajectories(folder: Path, count: int, repeat: int) -> None:
+def make_trajectories(folder: Path, count: int = 4, repeat: int = 1) -> None:
     """So many trajectories of each kind: bright frames are successes."""
     rng = np.random.default_rng(0)
     for kind, labels in (("positive", [0, 0, 1, 1, 1] * repeat), ("negative", [0] * 5 * repeat)):
