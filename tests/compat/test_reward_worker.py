@@ -24,7 +24,7 @@ from referee.config import load
 from referee.errors import RefereeError
 from referee.models import Artifact
 
-DOCUMENTS = Path(__file__).parents[1] / "config/documents"
+DOCUMENTS = Path(__file__).parents[1] / "documented/guides/blocks"
 IMAGES = torch.rand(6, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 

@@ -12,7 +12,7 @@ from referee.compat import HistoryVLMRewardModel, ResNetRewardModel, RewardWorke
 from referee.errors import RefereeError
 from referee.models.window import Window
 
-DOCUMENTS = Path(__file__).parents[1] / "config/documents"
+DOCUMENTS = Path(__file__).parents[1] / "documented/guides/blocks"
 
 
 @pytest.fixture

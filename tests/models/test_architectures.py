@@ -27,7 +27,7 @@ ENCODERS = {
     "resnet152": 60_192_808 - 2_049_000,
     "resnet10": 4_905_792,  # SERL's own, whose GroupNorm has as many parameters as BatchNorm
 }
-DOCUMENTS = Path(__file__).parents[1] / "config/documents"
+DOCUMENTS = Path(__file__).parents[1] / "documented/guides/blocks"
 REQUIRED = ["--positive-dir", "p", "--negative-dir", "n", "--output-checkpoint", "o.pt"]
 
 
