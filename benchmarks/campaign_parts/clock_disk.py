@@ -144,9 +144,7 @@ def _fills(writer: Writer, folder: Path, reference: str, choose: random.Random, 
 
 
 @contextmanager
-def _small_disk(
-    folder: Path, room: int, tally: Tally
-) -> Iterator[tuple[Path, int | None, Callable[[], object]]]:
+def _small_disk(folder: Path, room: int, tally: Tally) -> Iterator[tuple[Path, int | None, Callable[[], object]]]:
     """A file system with so many bytes, where one may be mounted; else a limit on the size of files."""
     place = folder / "disk"
     place.mkdir(parents=True)
@@ -158,8 +156,12 @@ def _small_disk(
         yield place, max(room // 4, 4096), lambda: None
         return
     try:
-        yield place, None, lambda: subprocess.run(
-            ["mount", "-o", f"remount,size={AMPLE}", str(place)], check=True, capture_output=True
+        yield (
+            place,
+            None,
+            lambda: subprocess.run(
+                ["mount", "-o", f"remount,size={AMPLE}", str(place)], check=True, capture_output=True
+            ),
         )
     finally:
         subprocess.run(["umount", str(place)], check=True, capture_output=True)

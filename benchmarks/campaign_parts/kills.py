@@ -1,4 +1,4 @@
-"""`kill -9` at random times for everything that writes: what was acknowledged is there, and a run goes on as if nothing was."""
+"""`kill -9` at random times for all that writes: what was acknowledged is there, and runs go on to the same end."""
 
 from __future__ import annotations
 
@@ -78,6 +78,8 @@ def _finish(writer: Writer, place: Path, log: Path, expected: str, lasts: float,
     else:
         _judge_end(writer, child, tally)
         if child.code == 0:
-            tally.expect(writer.digest(place) == expected, f"{writer.name}: the result differs from a run without kills")
+            tally.expect(
+                writer.digest(place) == expected, f"{writer.name}: the result differs from a run without kills"
+            )
     for path in place.parent.glob("run*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

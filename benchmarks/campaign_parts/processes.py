@@ -18,14 +18,16 @@ Work = Callable[[], int | None]
 class Child:
     """A fork of this process that does one piece of work; all that it prints goes to a file."""
 
-    def __init__(self, work: Work, log: Path, *, file_bytes: int | None = None, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self, work: Work, log: Path, *, file_bytes: int | None = None, memory_bytes: int | None = None
+    ) -> None:
         """file_bytes: no file may grow larger, as on a full disk. memory_bytes: of address space."""
         self.log, self.began = log, time.monotonic()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _live(work, log, file_bytes, memory_bytes)
+            _live(work, log, file_bytes)
         self.code: int | None = None
 
     def poll(self) -> int | None:
@@ -52,7 +54,7 @@ class Child:
         while self.poll() is None:
             time.sleep(0.001)
         end = time.monotonic() + 2.0  # helpers notice by themselves; the few that do not are ended
-        while (left := [pid for pid in helpers if _lives(pid)]) and time.monotonic() < end:
+        while (left := [pid for pid in helpers if lives(pid)]) and time.monotonic() < end:
             time.sleep(0.01)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -70,19 +72,18 @@ class Child:
         return lines[-1] if any(line.startswith("Traceback") for line in lines) else None
 
 
-def _live(work: Work, log: Path, file_bytes: int | None, memory_bytes: int | None) -> None:
+def _live(work: Work, log: Path, file_bytes: int | None) -> None:
     code = 1
     try:
         os.setsid()
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)  # a fork of a fork must not close it
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         if file_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write fails with EFBIG
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-        if memory_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         code = work() or 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -112,7 +113,7 @@ def descendants(root: int) -> set[int]:
     return below
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

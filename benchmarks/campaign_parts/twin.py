@@ -1,4 +1,4 @@
-"""Faults of the twin, its cameras, its SpaceMouse and its reward: the arm holds, nothing is a success, and it comes back."""
+"""Faults of the twin, its devices and its reward: the arm holds, nothing is a success, and it comes back."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ POLICY = ["env.train.task=Reach", "env.train.num_envs=4", "env.train.num_threads
 PPO = [*POLICY, "algorithm.rollout_steps=10", "actor.global_batch_size=40", "runner.max_steps=600"]
 SAC = [*POLICY, "algorithm.rollout_steps=4", "actor.global_batch_size=16", "algorithm.utd=0.5", "algorithm.critics=3",
        "algorithm.replay.capacity=160", "algorithm.settle_steps=0", "runner.max_steps=320"]  # fmt: skip
-REFINE = [*PPO, "reward.use_reward_model=true", "reward.refine.enabled=true", "reward.refine.interval=1",
-          "reward.refine.ask=6", "reward.refine.steps=2", "reward.refine.budget=60", "runner.max_steps=320"]  # fmt: skip
+REFINE = [*PPO, "runner.max_steps=320", "reward.use_reward_model=true", "reward.refine.enabled=true",
+          "reward.refine.interval=1", "reward.refine.ask=6", "reward.refine.steps=2", "reward.refine.budget=60"]  # fmt: skip
 SFT = ["runner.max_epochs=1", "actor.global_batch_size=8", "actor.micro_batch_size=4", "data.max_val_windows=8",
        "actor.num_threads=1", "actor.model.lora_rank=2", "runner.save_steps=2"]  # fmt: skip
 LATE = 1.0
@@ -58,7 +58,8 @@ def writers(material: Material) -> list[Writer]:
     windows = partial(_once, words=["dataset", "windows", "--raw-data-path", store, "--output-dir", out,
                                     "--window-size", "4"])  # fmt: skip
     model = [f"reward.model.model_path={material.model}"]
-    vision = [f"data.video_root={material.windows}", f"actor.model.model_path={material.vlm}", f"data.train_data_paths={material.windows}/train",
+    vision = [f"data.video_root={material.windows}", f"actor.model.model_path={material.vlm}",
+              f"data.train_data_paths={material.windows}/train",
               f"data.val_data_paths={material.windows}/eval"]  # fmt: skip
     return [
         Writer("recording", record, kept_episodes),
@@ -71,7 +72,9 @@ def writers(material: Material) -> list[Writer]:
         Writer("PPO", partial(_run, preset="panda_ppo_mlp", lines=PPO), loadable, weights),
         Writer("SAC and replay", partial(_run, preset="panda_sac_mlp", lines=SAC), loadable, weights),
         Writer("refinement", partial(_run, preset="panda_ppo_mlp", lines=[*REFINE, *model]), loadable, weights),
-        Writer("VLM fine-tuning", partial(_run, preset="qwen3vl_sft_qwentrend", lines=[*SFT, *vision]), loadable, weights),
+        Writer(
+            "VLM fine-tuning", partial(_run, preset="qwen3vl_sft_qwentrend", lines=[*SFT, *vision]), loadable, weights
+        ),
     ]
 
 
@@ -213,7 +216,7 @@ def readable_store(folder: Path, lines: list[str], killed: float, tally: Tally) 
 
 
 def loadable(folder: Path, lines: list[str], killed: float, tally: Tally) -> None:
-    """No checkpoint that was there before is gone without a later one: whether it loads is seen when the run goes on."""
+    """No saved checkpoint is gone without a later one; whether it loads is seen when the run goes on."""
     place, note = folder / "checkpoints", folder.with_suffix(".steps")
     steps = [int(name[5:]) for path in place.glob("step_*") if (name := path.name)[5:].isdecimal()]
     before = int(note.read_text()) if note.exists() else 0
