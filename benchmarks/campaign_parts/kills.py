@@ -44,6 +44,10 @@ def _attack(writer: Writer, choose: random.Random, times: int, folder: Path, sec
     while tally.tried < times and time.monotonic() < end:
         number += 1
         child = Child(lambda: writer.work(place), folder / f"{number}.log")
+        while (
+            writer.ready and child.poll() is None and not any(line.startswith(writer.ready) for line in child.lines())
+        ):
+            time.sleep(0.01)
         finished = child.wait(choose.uniform(0.05, lasts)) is not None
         killed = time.monotonic()
         child.kill()

@@ -56,7 +56,7 @@ def run(seed: int, count: int, folder: Path, seconds: float, kinds: tuple[str, .
             continue
         place = folder / f"ray_{name}"
         place.mkdir(parents=True)
-        with tally.trial(name):
+        with tally.trial(name, 0):
             attacks[name](choose, count, place, Material(folder / "material").model, tally)
     return rows
 
@@ -171,6 +171,7 @@ def kill_workers(choose: random.Random, count: int, folder: Path, model: Path, t
 
 def kill_driver(choose: random.Random, count: int, folder: Path, model: Path, tally: Tally) -> None:
     """The command itself; then the run goes on from its last checkpoint, and nothing of the first is left."""
+    tally.tried += 1
     driver = Driver.start(folder, 1000, model, *ONE_NODE)
     alive = driver.until("iteration", 2)
     time.sleep(choose.uniform(0.0, 0.5))
@@ -234,6 +235,7 @@ def nodes(folder: Path, *, near: str, far: str, inside: tuple[str, ...] = ()) ->
 
 def kill_raylet(choose: random.Random, count: int, folder: Path, model: Path, tally: Tally) -> None:
     """The far machine goes down: one line, exit code 2, and the run goes on here from its last checkpoint."""
+    tally.tried += 1
     with nodes(folder, near="127.0.0.2", far="127.0.0.3") as (address, token, started):
         place = [*TWO_NODES, f"cluster.address={address}", f"cluster.token_path={token}"]
         driver = Driver.start(folder, 1000, model, *place)
@@ -266,8 +268,8 @@ def cut_off(choose: random.Random, count: int, folder: Path, model: Path, tally:
         problem = stack.enter_context(far_network())
         if problem is not None:
             tally.skipped.append(problem)
-            tally.tried -= 1
             return
+        tally.tried += 1
         inside = ("ip", "netns", "exec", SPACE)
         address, token, _ = stack.enter_context(nodes(folder, near=NEAR, far=FAR, inside=inside))
         place = [*TWO_NODES, f"cluster.address={address}", f"cluster.token_path={token}"]

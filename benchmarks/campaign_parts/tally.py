@@ -51,9 +51,9 @@ class Tally:
             self.defect(column, note)
 
     @contextmanager
-    def trial(self, name: str) -> Iterator[None]:
-        """One attempt; an error that nobody expected is a traceback."""
-        self.tried += 1
+    def trial(self, name: str, count: int = 1) -> Iterator[None]:
+        """An attempt, or what belongs to one (count=0); an error that nobody expected is a traceback."""
+        self.tried += count
         try:
             yield
         except Exception as error:

@@ -28,7 +28,8 @@ PPO = [*POLICY, "algorithm.rollout_steps=10", "actor.global_batch_size=40", "run
 SAC = [*POLICY, "algorithm.rollout_steps=4", "actor.global_batch_size=16", "algorithm.utd=0.5", "algorithm.critics=3",
        "algorithm.replay.capacity=160", "algorithm.settle_steps=0", "runner.max_steps=320"]  # fmt: skip
 REFINE = [*PPO, "runner.max_steps=320", "reward.use_reward_model=true", "reward.refine.enabled=true",
-          "reward.refine.interval=1", "reward.refine.ask=6", "reward.refine.steps=2", "reward.refine.budget=60"]  # fmt: skip
+          "reward.refine.interval=1", "reward.refine.ask=6", "reward.refine.steps=2",
+          "reward.refine.budget=60"]  # fmt: skip
 SFT = ["runner.max_epochs=1", "actor.global_batch_size=8", "actor.micro_batch_size=4", "data.max_val_windows=8",
        "actor.num_threads=1", "actor.model.lora_rank=2", "runner.save_steps=2"]  # fmt: skip
 LATE = 1.0
@@ -46,7 +47,9 @@ class Writer:
     digest: Callable[[Path], str] | None = None
     """Of the result; None for what never ends by itself. After kills it must be that of a run without any."""
     seconds: float = 2.0
-    """How long to let it live at most, for what never ends by itself."""
+    """How long to let it live at most, for what never ends by itself,"""
+    ready: str = ""
+    """from when it first prints this."""
 
 
 def writers(material: Material) -> list[Writer]:
@@ -62,8 +65,8 @@ def writers(material: Material) -> list[Writer]:
               f"data.train_data_paths={material.windows}/train",
               f"data.val_data_paths={material.windows}/eval"]  # fmt: skip
     return [
-        Writer("recording", record, kept_episodes),
-        Writer("labelling", label, kept_labels, seconds=3.0),
+        Writer("recording", record, kept_episodes, ready="ready"),
+        Writer("labelling", label, kept_labels, seconds=3.0, ready="pressed 1 "),
         Writer("conversion", convert, whole_or_absent, tree),
         Writer("merge", merge, readable_store, store_digest),
         Writer("frames", frames, whole_or_absent, tree),
