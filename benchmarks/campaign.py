@@ -20,10 +20,11 @@ import argparse
 import json
 import logging
 import os
+import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,6 +41,9 @@ from campaign_parts.tally import Tally, as_row, remarks, table  # noqa: E402
 
 PARTS = ("files", "kills", "server", "clock_disk", "ray", "twin")
 QUICK_KILLS = ["recording", "labelling", "conversion", "merge", "frames", "PPO"]
+QUICK_KINDS = 3
+"""Readers in a sample, drawn by the seed: each needs a process of its own."""
+COLUMN_OF = {"executed": "executions", "traceback": "tracebacks", "hang": "hangs", "memory": "memory", "crash": "wrong"}
 QUICK_DISK = ["conversion", "windows"]
 SHARES = {"files": 0.2, "kills": 0.3, "server": 0.12, "clock_disk": 0.25, "twin": 0.05}
 """Of the time of a sample; Ray runs beside the others, on the other core."""
@@ -54,7 +58,7 @@ def attacks(args: argparse.Namespace, folder: Path) -> dict[str, tuple[float, Ca
     given["ray"] = 0.6 * whole if quick else HOUR
     trials = 2 if quick else 14
     return {
-        "files": (given["files"], lambda: files(seed, args.files, folder / "files")),
+        "files": (given["files"], lambda: files(seed, args.files, folder / "files", QUICK_KINDS if quick else None)),
         "kills": (
             given["kills"],
             lambda: kills.run(seed, args.kills, folder, given["kills"] * 0.9, QUICK_KILLS if quick else None),
@@ -76,17 +80,23 @@ def attacks(args: argparse.Namespace, folder: Path) -> dict[str, tuple[float, Ca
     }  # fmt: skip
 
 
-def files(seed: int, count: int, folder: Path) -> list[Tally]:
-    """Mutated files for every reader; see `campaign_files`."""
+def files(seed: int, count: int, folder: Path, kinds: int | None) -> list[Tally]:
+    """Mutated files for every reader, or for so many `kinds` of them; see `campaign_files`."""
     try:
         import campaign_files
+        from campaign_samples import KINDS
     except ModuleNotFoundError as error:
-        if error.name != "campaign_files":
+        if error.name not in ("campaign_files", "campaign_samples"):
             raise
         return [Tally("files", skipped=["benchmarks/campaign_files.py is not there"])]
-    folder.mkdir(parents=True, exist_ok=True)
-    result = campaign_files.run(seed, count, folder)
-    return [as_row(row) for row in (result if isinstance(result, Sequence) else [result])]
+    names = list(KINDS) if kinds is None else random.Random(seed).sample(sorted(KINDS), kinds)
+    tally = Tally("files")
+    for result in campaign_files.run(seed, count, folder, names):
+        tally.tried += 1
+        if result.outcome in COLUMN_OF:
+            detail = " ".join(result.detail.split())[-200:]
+            tally.defect(COLUMN_OF[result.outcome], f"{result.kind}, seed {result.seed}: {detail}")
+    return [tally]
 
 
 def started(name: str, attack: Callable[[], list[Tally]], folder: Path) -> Child:
@@ -112,7 +122,7 @@ def ended(name: str, child: Child, folder: Path, seconds: float) -> list[Tally]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, help="mutated files (default 10000; of a sample 200)")
+    parser.add_argument("--files", type=int, help="mutated files (default 10000; of a sample 150)")
     parser.add_argument("--kills", type=int, help="kills of writers (default 200; of a sample 12)")
     parser.add_argument("--minutes", type=float, help="a sample of all parts that ends within so many minutes")
     parser.add_argument("--seed", type=int, default=0)
@@ -120,7 +130,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="keep everything here (default: a temporary folder)")
     args = parser.parse_args()
     quick = args.minutes is not None
-    args.files = args.files if args.files is not None else 200 if quick else 10_000
+    args.files = args.files if args.files is not None else 150 if quick else 10_000
     args.kills = args.kills if args.kills is not None else 12 if quick else 200
     logging.disable(logging.WARNING)
     began = time.monotonic()
