@@ -270,7 +270,10 @@ def weights(folder: Path) -> str:
     steps = [(int(path.name[5:]), path) for path in place.glob("step_*") if path.name[5:].isdecimal()]
     hashed = hashlib.sha256()
     folders = [path for _, path in sorted(steps)[-1:]] + [place / "best_model"]
-    for path in sorted(path for each in folders for path in each.glob("*.safetensors")):
+    files = sorted(path for each in folders for path in each.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{place} holds no weights")
+    for path in files:
         for name, value in sorted(load_file(path).items()):
             hashed.update(f"{path.name} {name} {value.shape}".encode() + value.tobytes())
     return hashed.hexdigest()
