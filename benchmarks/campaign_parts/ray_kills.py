@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,8 @@ from campaign_parts.processes import descendants, lives
 from campaign_parts.tally import Tally
 
 HERE = Path(__file__).parents[1]
+OTHER_PROCESS = re.compile("IDLE|Agent")
+"""In the names of Ray's processes that are no workers; a raylet whose agent dies ends, too."""
 CUT = 10.0
 """Seconds that a node cannot be reached."""
 LEFT = 90.0
@@ -46,7 +49,8 @@ def run(seed: int, count: int, folder: Path, seconds: float, kinds: tuple[str, .
     except ImportError:
         return [Tally("Ray", skipped=["ray is not installed: pip install -e '.[ray]'"])]
     choose, end = random.Random(seed), time.monotonic() + seconds
-    attacks = {"workers": kill_workers, "driver": kill_driver, "raylet": kill_raylet, "cut": cut_off}
+    attacks = {"workers": kill_workers, "driver": kill_driver, "raylet": kill_raylet, "own raylet": kill_own_raylet,
+               "cut": cut_off}  # fmt: skip
     rows = []
     for name in kinds or tuple(attacks):
         tally = Tally(f"Ray: {name}")
@@ -97,7 +101,7 @@ class Driver:
         below = descendants(self.process.pid)
         self.helpers |= below
         named = {pid: _command(pid) for pid in sorted(below)}
-        return [pid for pid, name in named.items() if name.startswith("ray::") and "IDLE" not in name]
+        return [pid for pid, name in named.items() if name.startswith("ray::") and not OTHER_PROCESS.search(name)]
 
     def judge(self, tally: Tally, iterations: int) -> None:
         """Wait for its end, and count the rewards of each iteration."""
@@ -255,6 +259,32 @@ def kill_raylet(choose: random.Random, count: int, folder: Path, model: Path, ta
         driver.kill()
         driver.count(tally)
     again = Driver.start(folder, 2, model, "cluster.component_placement={env: 0-0, reward: 0-0}")
+    try:
+        again.judge(tally, 2)
+    finally:
+        again.kill()
+        again.gone(LEFT)
+
+
+def kill_own_raylet(choose: random.Random, count: int, folder: Path, model: Path, tally: Tally) -> None:
+    """Ray's process beside the driver: Ray would end the run without a word; one line says so, and it can go on."""
+    tally.tried += 1
+    driver = Driver.start(folder, 1000, model, *ONE_NODE)
+    tally.expect(driver.until("iteration", 2), f"the run does not start: {driver.lines()[-1:]}")
+    driver.workers()
+    time.sleep(choose.uniform(0.0, 0.5))
+    for pid in [pid for pid in driver.helpers if _named(pid) == "raylet"]:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        code = driver.process.wait(120)
+        told = [line for line in driver.lines("referee: ") if "raylet" in line]
+        tally.expect(code in (1, 2) and len(told) == 1, f"its own raylet's death ends with {code}, told: {told}")
+    except subprocess.TimeoutExpired:
+        tally.defect("hangs", "the run does not notice that its own raylet is dead")
+    driver.kill()
+    driver.count(tally)
+    driver.gone(LEFT)
+    again = Driver.start(folder, 2, model, *ONE_NODE)
     try:
         again.judge(tally, 2)
     finally:
