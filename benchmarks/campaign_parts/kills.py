@@ -61,6 +61,8 @@ def _attack(writer: Writer, choose: random.Random, times: int, folder: Path, sec
         if writer.digest is not None and in_a_row >= IN_A_ROW:
             _finish(writer, place, folder / f"{number}-end.log", expected, lasts, tally)
             in_a_row = 0
+    if writer.digest is not None and in_a_row:
+        _finish(writer, place, folder / "end.log", expected, lasts, tally)
     return tally
 
 
@@ -82,8 +84,8 @@ def _finish(writer: Writer, place: Path, log: Path, expected: str, lasts: float,
     else:
         _judge_end(writer, child, tally)
         if child.code == 0:
-            tally.expect(
-                writer.digest(place) == expected, f"{writer.name}: the result differs from a run without kills"
-            )
+            same = writer.digest(place) == expected
+            tally.figures["results compared"] = tally.figures.get("results compared", 0) + 1
+            tally.expect(same, f"{writer.name}: the result differs from a run without kills")
     for path in place.parent.glob("run*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -234,12 +234,9 @@ def loadable(folder: Path, lines: list[str], killed: float, tally: Tally) -> Non
 def tree(folder: Path) -> str:
     """Of all files under `result`, hidden ones beside it included: a kill must leave nothing there."""
     hashed = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "done"):
-        name = path.relative_to(folder)
-        if path.name.endswith(".lock"):
-            continue
-        hashed.update(str(name).encode())
-        if path.name != "dataset_info.json" and path.suffix != ".jsonl":  # these hold the time of day
+    for path in sorted(path for path in folder.rglob("*") if path.name != "done" and not path.name.endswith(".lock")):
+        hashed.update(str(path.relative_to(folder)).encode())
+        if path.is_file() and path.name != "dataset_info.json" and path.suffix != ".jsonl":  # these hold the time
             hashed.update(path.read_bytes())
     return hashed.hexdigest()
 
@@ -270,7 +267,8 @@ def weights(folder: Path) -> str:
     steps = [(int(path.name[5:]), path) for path in place.glob("step_*") if path.name[5:].isdecimal()]
     hashed = hashlib.sha256()
     folders = [path for _, path in sorted(steps)[-1:]] + [place / "best_model"]
-    files = sorted(path for each in folders for path in each.glob("*.safetensors"))
+    # States hold names with the time of day; a wrong one would have changed the weights since.
+    files = sorted(path for each in folders for path in each.glob("*.safetensors") if path.stem != "state")
     if not files:
         raise FileNotFoundError(f"{place} holds no weights")
     for path in files:
