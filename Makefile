@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/recording_speed.py
 	$(BIN)/python benchmarks/kill_recording.py
 	$(BIN)/python benchmarks/kill_labelling.py
+	$(BIN)/python benchmarks/campaign.py --files 10000 --kills 200
 	$(BIN)/python benchmarks/dataset_speed.py
 	$(BIN)/python benchmarks/lerobot_reads.py
 	$(BIN)/python benchmarks/reward_training.py

@@ -109,6 +109,12 @@ class FrankaEnvConfig:
         None, "reward model whose frozen encoder turns images into states, once; null = images as they are"
     )
     max_age: float = key(0.3, "seconds after which a frame or a state is too old to move on", low=0.02)
+    max_ahead: float = key(
+        0.05,
+        "seconds that the stamp of a frame or a state may be in the future; beyond that the arm holds",
+        low=0,
+        high=1,
+    )
     max_action_age: float = key(
         1.0, "seconds between an observation and the action on it, beyond which the arm holds instead", low=0.05
     )

@@ -18,7 +18,7 @@ from referee import files
 from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv, StepResult
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.journal import Journal
-from referee.episodes.recorder import SIGNALS, STEP_SIGNALS, Wanted, really_taken
+from referee.episodes.recorder import SIGNALS, Wanted, really_taken, step_signal
 from referee.episodes.store import EpisodeStore
 
 SECONDS = 0.4
@@ -189,7 +189,7 @@ class LiveRecording:
         """truth: the info about a state; step: that about the step that led to it."""
         signals: dict[str, Any] = {name: truth[name][0] for name in SIGNALS if name in truth}
         for name in self._env.step_signals:
-            signals[name] = bool(step.get(STEP_SIGNALS[name], (False,))[0])
+            signals[name] = bool(step_signal(name, step, 1)[0])
         success = bool(truth["success"][0])
         self._once |= success
         if self._trust:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, void_steps
 from referee.envs.wrapper import EnvWrapper
 from referee.episodes.builder import EpisodeBuilder
 from referee.episodes.episode import GRASP, HELD, IMAGES, INTERVENED, PROGRESS, TASK_SUCCESS, Episode, Meta
 from referee.episodes.writer import BackgroundWriter, NumberedSink, Sink
 
 SIGNALS = (GRASP, PROGRESS, TASK_SUCCESS)
-STEP_SIGNALS = {INTERVENED: "_intervene_action", HELD: "_hold"}
-"""Signals about the step that led to a state, and the masks that an env tells them by."""
 STEPS = ("actions", "rewards", "terminated", "truncated")
 """What is about steps; all else is about states, of which there is one more."""
 OWN = "recorder."
@@ -27,6 +25,12 @@ COPIED = 16
 """Episodes that are copied in one go: fewer calls, but more memory before the first of them can be written."""
 
 _log = logging.getLogger(__name__)
+
+
+def step_signal(name: str, info: Mapping[str, Any], num_envs: int) -> np.ndarray:
+    """A signal bool[N] about the step that led to a state, from the info of that step."""
+    mask = void_steps(info) if name == HELD else info.get({INTERVENED: "_intervene_action"}[name], False)
+    return np.broadcast_to(mask, num_envs)
 
 
 @dataclass
@@ -192,8 +196,7 @@ class Recorder(EnvWrapper):
 
     def _about_step(self, info: dict[str, Any]) -> dict[str, np.ndarray]:
         """Who moved the arm here, where that may be somebody else than the policy; nobody, if nothing is told."""
-        nobody = np.zeros(self.num_envs, bool)
-        return {f"signals/{name}": info.get(STEP_SIGNALS[name], nobody) for name in self.env.step_signals}
+        return {f"signals/{name}": step_signal(name, info, self.num_envs) for name in self.env.step_signals}
 
     def _keep(self, ids: np.ndarray) -> None:
         """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""

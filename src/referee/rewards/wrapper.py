@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 
-from referee.envs.contract import RefereeVectorEnv
+from referee.envs.contract import VOID, RefereeVectorEnv, void_steps
 from referee.errors import RefereeError
 from referee.metrics.gate import check_gate
 from referee.models.artifact import Artifact
@@ -157,8 +157,9 @@ class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
         """A step of the env, paid by the model."""
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
+        held = np.array([any(info.get(name) is not None for name in VOID)])
         ruling = self._judge.rule(
-            np.array([env_reward], np.float64), _ALL, ended, np.array([info.get("hold") is not None]),
+            np.array([env_reward], np.float64), _ALL, ended, held,
             lambda ids: self._pictures.now(_batched(observation), ids),
         )  # fmt: skip
         terminated = bool(terminated or ruling.terminate[0])
@@ -222,7 +223,7 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
                 return self._pictures.now(observations, ids)
             return self._pictures.mixed(observations, info, ids, ended[ids])
 
-        held = np.broadcast_to(info.get("_hold", False), ended.shape)
+        held = np.broadcast_to(void_steps(info), ended.shape)
         ruling = self._judge.rule(env_rewards, ~fresh, ended, held, pictures)
         terminated |= ruling.terminate
         self._done = terminated | truncated

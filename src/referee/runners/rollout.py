@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from referee.envs import Observation, RefereeVectorEnv
+from referee.envs.contract import void_steps
 from referee.envs.policies import Policy
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
@@ -84,7 +85,7 @@ def roll_out(
         returns += rewards
         lengths += 1
         if isinstance(watch, SecondOpinion):  # of an arm that held, nobody knows what the last picture shows
-            watch(env, success, done & ~np.asarray(info.get("_hold", False)))
+            watch(env, success, done & ~np.asarray(void_steps(info)))
         elif watch is not None:
             watch(env, success, done)
         counted = np.flatnonzero(done & (left > 0))

@@ -49,6 +49,7 @@ NOT_THE_WORLD = (
     "teleoperator",
     "camera_serials",
     "max_age",
+    "max_ahead",
     "max_action_age",
     "fault_seconds",
 )

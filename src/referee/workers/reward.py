@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
+from referee.envs.contract import RefereeVectorEnv, StepResult, split_views, void_steps
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps, withheld
-from referee.rl.rollout import Pictures, Rollout, held_in
+from referee.rl.rollout import Pictures, Rollout
 
 Drawn = FinalPictures | dict[str, np.ndarray]
 Looked = tuple[np.ndarray, np.ndarray]
@@ -117,7 +117,7 @@ class RewardWorker:
         if self.eager:
             pictures = self._states(ended)
             self._keep(step, pictures)
-            held = np.broadcast_to(held_in(result[4]), ended.shape)
+            held = np.broadcast_to(void_steps(result[4]), ended.shape)
             verdict = withheld(self._judge(pictures), held)
             self._looked.append(self.manager.latest)
             if verdict.success is None:

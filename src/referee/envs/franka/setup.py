@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from referee.config.arm import ROBOT_IP, FrankaEnvConfig
-from referee.envs.franka.guard import Limits, tilt
+from referee.envs.franka.guard import Freshness, Limits, tilt
 from referee.envs.franka.station import Rules, Station
 from referee.envs.panda.tasks import task_named
 from referee.errors import ConfigError, RefereeError
@@ -126,7 +126,7 @@ def _rules(config: FrankaEnvConfig) -> Rules:
         has_gripper=not config.no_gripper,
         reset_lift=config.reset_lift,
         reset_speed=config.reset_speed,
-        max_age=config.max_age,
+        freshness=Freshness(config.max_age, config.max_ahead),
         max_action_age=config.max_action_age,
         fault_seconds=config.fault_seconds,
     )
