@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     """Arguments to options, pictures where they are wanted, and the recipe."""
     from referee import cpu
     from referee.models.spec import square
+    from referee.runners.rundir import locked
     from referee.runners.train_reward import train_and_calibrate
     from referee.training.data import DataOptions
     from referee.training.debug import save_positives
@@ -108,7 +109,8 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         count = save_positives(folders, arguments.image_key, arguments.vis_output_dir)
         console.print(f"{count} success frames as pictures in {arguments.vis_output_dir}", highlight=False)
     cpu.cap_if_needed()
-    artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
+    with locked(folder, fix="choose another --log-path"):
+        artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
     console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
 from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
-from referee.runners.rundir import open_run
+from referee.runners.rundir import locks_folder, open_run
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.workers.reward import cameras_for
 from referee.workers.teleop import LiveJudge, Look, Shown, TeleopWorker
@@ -42,6 +42,7 @@ GIVE_UP = 30.0
 """Seconds without a verdict after which the run ends."""
 
 
+@locks_folder
 def teleop(loaded: Loaded) -> None:
     """Step, judge and show until somebody stops it."""
     config = loaded.config
