@@ -104,10 +104,10 @@ def unlock(folder: Path) -> None:
     """Let others write there."""
     place = folder.resolve()
     handle = _locks.pop(place)
-    with contextlib.suppress(OSError):  # gone, or read-only now
-        if os.fstat(handle).st_nlink and [each.name for each in place.iterdir()] == [LOCK]:
+    with contextlib.suppress(OSError):  # gone, read-only, or not empty
+        if os.fstat(handle).st_nlink:
             (place / LOCK).unlink()
-            place.rmdir()
+            place.rmdir()  # where nothing is in it
     os.close(handle)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from referee import files
+from referee import checksums, files
 from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
 
@@ -28,6 +28,7 @@ def load(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RefereeError(f"{path} is not there: give a checkpoint.pt, its folder, or a run with some")
     values = load_torch(path)
+    checksums.verify_zip(path)
     if not isinstance(values, dict) or not set(DOCUMENTED) <= values.keys():
         raise RefereeError(f"{path}: is no checkpoint of a reward model: it must hold {', '.join(DOCUMENTED)}")
     return values

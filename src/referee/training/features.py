@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from referee import files
+from referee import checksums, files
 from referee.models.contract import RewardModel
 from referee.training.augment import augment
 from referee.training.options import NO_AUGMENTATION, AugmentOptions
 from referee.training.source import FeatureSource, Frames
 
+_log = logging.getLogger(__name__)
 BATCH = 512
 """Frames read at once; the model takes them by pieces."""
-VERSION = 1
+VERSION = 2
 
 
 def cached_features(
@@ -44,7 +46,7 @@ def cached_features(
         changes = f"{augmentation}:{seed}:{number}" if number else "none"
         key = hashlib.sha256(f"{VERSION}:{content_hash}:{name}:{changes}".encode()).hexdigest()[:32]
         path = folder / f"features-{key}.npy"
-        if not path.exists():
+        if not _is_whole(path):
             options = augmentation if number else NO_AUGMENTATION
             _encode(model, frames, path, options, np.random.default_rng((seed, number)), progress)
         found.append(np.load(path, mmap_mode="r"))
@@ -84,6 +86,20 @@ def _encode(
                 progress(len(rows))
         if target is not None:
             target.flush()
+        crc = checksums.crc32_of(temporary)
+        with temporary.open("ab") as file:
+            file.write(crc.encode())
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether features are there as they were written: eight digits at the end are the checksum of the rest."""
+    if not path.exists():
+        return False
+    content = np.memmap(path, np.uint8, "r") if path.stat().st_size > 8 else np.zeros(8, np.uint8)
+    if checksums.crc32(content[:-8].data) == content[-8:].tobytes().decode("ascii", "replace"):
+        return True
+    _log.warning("%s has changed since it was written (checksum): the frames are encoded again", path)
+    return False
 
 
 def content_hash(frames: Frames) -> str:
