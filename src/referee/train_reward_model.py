@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from referee.errors import RefereeError
+from referee.errors import RefereeError, shortage
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("train_reward_model: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = shortage(error)
+        if line is None:
+            raise
+        print(f"train_reward_model: {line}", file=sys.stderr)
+        return 2
     return 0
 
 

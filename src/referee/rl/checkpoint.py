@@ -48,6 +48,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
+        temporary.chmod(0o755)
         save_tensors(checkpoint.policy, temporary / "policy.safetensors")
         save_tensors(checkpoint.optimizer, temporary / "optimizer.safetensors")
         save_arrays(checkpoint.arrays, temporary / "state.safetensors")

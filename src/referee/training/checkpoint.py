@@ -17,8 +17,8 @@ DOCUMENTED = ("epoch", "model_state_dict", "optimizer_state_dict", "train_loss",
 
 def save(path: Path, values: dict[str, Any]) -> None:
     """The whole file, or none of it."""
-    with files.replacing(path) as temporary:
-        torch.save(values, temporary)
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(values, file)  # to a path, torch would not say that the disk is full
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -72,23 +72,20 @@ def _encode(
     random: np.random.Generator,
     progress: Callable[[int], None] | None,
 ) -> None:
-    target: np.memmap | None = None
-    with files.replacing(path, sync=False) as temporary:
+    # Written, not mapped: a full disk is then an error that can be told, and not the end of the process.
+    with files.replacing(path, sync=False) as temporary, temporary.open("wb") as file:
         for start in range(0, len(frames), BATCH):
             rows = np.arange(start, min(start + BATCH, len(frames)))
             images, _ = frames.batch(rows)
             features = model.features(augment(images, options, random))
-            if target is None:
-                shape = (len(frames), features.shape[1])
-                target = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            target[rows] = features
+            if not start:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(frames), features.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(features, "<f4").data)
             if progress is not None:
                 progress(len(rows))
-        if target is not None:
-            target.flush()
-        crc = checksums.crc32_of(temporary)
-        with temporary.open("ab") as file:
-            file.write(crc.encode())
+        file.flush()
+        file.write(checksums.crc32_of(temporary).encode())
 
 
 def _is_whole(path: Path) -> bool:
