@@ -124,10 +124,11 @@ def test_a_run_lets_go_of_its_folder_when_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path: Path) -> None:
-    values = [f"runner.logger.log_path={tmp_path / 'run'}", "runner.resume_dir=nowhere", *TINY]
-    with pytest.raises(RefereeError):
-        train_policy(load("panda_ppo_mlp", values))
-    assert list(tmp_path.iterdir()) == []
+    for place in (f"log_path={tmp_path / 'a' / 'run'}", f"output_dir={tmp_path / 'logs'}"):
+        values = [f"runner.logger.{place}", "runner.resume_dir=nowhere", *TINY]
+        with pytest.raises(RefereeError):
+            train_policy(load("panda_ppo_mlp", values))
+        assert list(tmp_path.iterdir()) == []
 
 
 TAKE = """

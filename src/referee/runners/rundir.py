@@ -22,8 +22,8 @@ LOCK = ".lock"
 """Says which process writes into a folder. The lock itself is the kernel's: a killed process lets go of it."""
 P = ParamSpec("P")
 R = TypeVar("R")
-_locks: dict[Path, int] = {}
-"""The folders that this process has locked, and the open file of each."""
+_locks: dict[Path, tuple[int, list[Path]]] = {}
+"""The folders that this process has locked: the open file of each, and what was made for it, innermost first."""
 
 
 def name_run(loaded: Loaded) -> Path:
@@ -37,16 +37,7 @@ def name_run(loaded: Loaded) -> Path:
         return Path(logger.log_path)
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(logger.experiment_name or loaded.preset).stem}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    for folder in (Path(logger.output_dir) / each for each in names):
-        with _writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-        lock(folder)
-        return folder
-    raise AssertionError("there is always another name")
+    return next(folder for each in names if lock(folder := Path(logger.output_dir) / each, new=True))
 
 
 def open_run(loaded: Loaded, folder: Path | None = None) -> Path:
@@ -73,21 +64,29 @@ def locks_folder(recipe: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def lock(folder: Path, *, fix: str = "set runner.logger.log_path to another folder") -> None:
+def lock(folder: Path, *, fix: str = "set runner.logger.log_path to another folder", new: bool = False) -> bool:
     """Keep other processes out of a folder until `unlock`, or until this process ends; it is made if need be.
 
     fix: what to do where another process has it, besides ending that.
+    new: only if it is not there yet; returns whether it was locked.
     """
     place = folder.resolve()
     if place in _locks:
-        return
+        return not new
+    made = [each for each in (place, *place.parents) if not each.exists()]
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if new:
+                return False
         handle = _take(folder, fix)
-        _locks[place] = handle
+        _locks[place] = handle, made
         os.ftruncate(handle, 0)
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
         os.write(handle, json.dumps(owner).encode())
+    return True
 
 
 @contextlib.contextmanager
@@ -103,11 +102,12 @@ def locked(folder: Path, *, fix: str) -> Iterator[None]:
 def unlock(folder: Path) -> None:
     """Let others write there."""
     place = folder.resolve()
-    handle = _locks.pop(place)
+    handle, made = _locks.pop(place)
     with contextlib.suppress(OSError):  # gone, read-only, or not empty
         if os.fstat(handle).st_nlink:
             (place / LOCK).unlink()
-            place.rmdir()  # where nothing is in it
+        for each in made:
+            each.rmdir()
     os.close(handle)
 
 
@@ -148,7 +148,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _forget() -> None:
     """In a forked child: the lock is its parent's alone, and ends with it."""
-    for handle in _locks.values():
+    for handle, _ in _locks.values():
         os.close(handle)
     _locks.clear()
 

@@ -1,31 +1,33 @@
-"""Watches Ray's process on this machine: when it dies, Ray would end ours without a word."""
+"""Watches Ray's process on this machine: when it dies, Ray ends ours without a word, or leaves it waiting."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import select
-import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
-EXIT = 2
-"""The exit code of errors that are told in one line."""
-SHOW_CURSOR = b"\x1b[?25h"
+GUARD = Path(__file__).with_name("raylet_guard.py")
+EXIT = 1
+"""The exit code that Ray gives to a process whose raylet has died; ours is the same, whoever comes first."""
 
 
 class RayletWatch:
-    """Ends this process with one line when the raylet that it is connected to is gone; `close` ends the watch."""
+    """Ends this process when the raylet that it is connected to is gone, with one line; `close` ends the watch."""
 
     def __init__(self) -> None:
         node = importlib.import_module("ray._private.worker").global_worker.node
-        self.pid = _listener(node.raylet_socket_name)
-        # What this process has started for a Ray of its own: its children, so that no other can have their numbers.
-        self._started = [each.process.pid for group in node.all_processes.values() for each in group]
-        self._process = os.pidfd_open(self.pid)
+        raylet = _listener(node.raylet_socket_name)
+        started = [each.process.pid for group in node.all_processes.values() for each in group]
+        command = [sys.executable, "-S", "-E", str(GUARD), *map(str, (raylet, *started))]
+        # In a session of its own, so that Ctrl-C does not reach it.
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = os.pidfd_open(raylet)
         self._stop, self._stopped = os.pipe()
         self._thread = threading.Thread(target=self._run, name="referee-raylet", daemon=True)
         self._thread.start()
@@ -34,25 +36,14 @@ class RayletWatch:
         """From now on it may end."""
         os.close(self._stopped)
         self._thread.join()
+        self._guard.communicate(b"the run ends well")
         os.close(self._process)
         os.close(self._stop)
 
     def _run(self) -> None:
         ready, _, _ = select.select([self._process, self._stop], [], [])
-        if self._stop in ready:
-            return
-        line = (
-            f"referee: Ray's process on this machine (raylet, {self.pid}) died: see /tmp/ray/session_latest/logs; "
-            "what was saved before is whole, so start Ray again and resume the run\n"
-        )
-        with contextlib.suppress(OSError):
-            if sys.stdout.isatty():
-                os.write(1, SHOW_CURSOR + b"\n")  # a progress bar has hidden it
-            os.write(2, line.encode())
-        for pid in self._started:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        os._exit(EXIT)  # in half a second Ray would do the same, in silence
+        if self._stop not in ready:
+            os._exit(EXIT)
 
 
 def _listener(path: str) -> int:
