@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from referee import checksums
@@ -31,7 +32,7 @@ def test_no_flipped_bit_changes_a_value_unnoticed(values: dict[str, Any], seal: 
 def test_text_without_a_checksum_is_read() -> None:
     assert unsealed('{"a": 1}') == ({"a": 1}, False)
     for text in ("[1]", "1", "", "{", "[" * 100_000):
-        with pytest.raises(ValueError, match="Expecting|not an object|nested"):
+        with pytest.raises(ValueError, match=r"Expecting|not an object|nested"):
             unsealed(text)
     with pytest.raises(ValueError, match="is called checksum"):
         sealed_line({"checksum": 1})
@@ -83,3 +84,25 @@ def test_a_zip_is_checked_by_its_own_sums(tmp_path: Path) -> None:
             checksums.verify_zip(path)
     with pytest.raises(RefereeError, match="cannot be read"):
         checksums.verify_zip(tmp_path / "none.pt")
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 4095, 4096, 5000, 262_144, 300_001])
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_block_sum_depends_on_every_byte_and_page(size: int, start: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + start, dtype=np.uint8)
+    whole = checksums.block_sum(data.tobytes()[start:])
+    assert checksums.block_sum(data[start:].data) == whole and len(whole) == 16  # wherever it lies in memory
+    for place in {*range(start, size + start, max(1, size // 40)), *range(max(start, size - 20), size + start)}:
+        for bit in (1, 128):
+            data[place] ^= bit
+            assert checksums.block_sum(data[start:].data) != whole
+            data[place] ^= bit
+    if size > 300_000:
+        swapped = data[start:].copy()
+        swapped[:4096], swapped[262_144 : 262_144 + 4096] = data[start + 262_144 :][:4096], data[start:][:4096]
+        assert checksums.block_sum(swapped.data) != whole
+
+
+def test_a_block_sum_is_the_same_tomorrow() -> None:
+    """Files carry it: it must never change."""
+    assert checksums.block_sum(bytes(range(256)) * 2000) == "eacada9d87c2e258"
