@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from referee import __version__, commands
-from referee.errors import RefereeError
+from referee.errors import RefereeError, shortage
 
 UNREAD = 141
 """The exit code of programs that end because nobody reads on."""
@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("referee: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = shortage(error)
+        if line is None:
+            raise
+        print(f"referee: {line}", file=sys.stderr)
+        return 2
 
 
 def _unread() -> bool:

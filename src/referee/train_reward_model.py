@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from referee.errors import RefereeError
+from referee.errors import RefereeError, shortage
 
 if TYPE_CHECKING:
     from referee.training.recipe import TrainOptions
@@ -60,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("train_reward_model: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = shortage(error)
+        if line is None:
+            raise
+        print(f"train_reward_model: {line}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -107,6 +113,7 @@ def options_of(arguments: argparse.Namespace) -> TrainOptions:
 def run(arguments: argparse.Namespace, console: Console) -> None:
     """Write pictures where they are asked for, and train."""
     from referee import cpu
+    from referee.runners.rundir import locked
     from referee.runners.train_reward import train_and_calibrate
     from referee.training.debug import save_positives
     from referee.training.recipe import check_paths
@@ -118,7 +125,8 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         count = save_positives(folders, arguments.image_key, arguments.vis_output_dir)
         console.print(f"{count} success frames as pictures in {arguments.vis_output_dir}", highlight=False)
     cpu.cap_if_needed()
-    artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
+    with locked(options.output, fix="choose another --log-path"):
+        artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
     console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
 
 

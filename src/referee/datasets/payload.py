@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from referee import files
+from referee import checksums, files
 from referee.errors import RefereeError
 
 FORMAT = "referee-frames-1"
@@ -152,7 +152,8 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
     images in memory. Others' lists of tensors (float or uint8, CHW or HWC) are brought to the same form.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, verify: bool = True) -> None:
+        """verify: read all of it once, and refuse a file that has changed since it was written."""
         self.path = Path(path)
         own = _open_own(self.path)
         if own is not None:
@@ -162,12 +163,14 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
             payload = RewardDatasetPayload.load(self.path)
             self._rows = _TensorRows(payload, self.path)
             labels, self.metadata = payload.labels, payload.metadata
+        if verify and zipfile.is_zipfile(self.path):
+            checksums.verify_zip(self.path)
         self.labels = torch.tensor(labels)
         """int64[N]"""
         self.sample_shape = self._rows.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path,)  # another process opens the file for itself
+        return _opened, (self.path,)  # another process opens the file for itself
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -219,6 +222,11 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
         said = self.metadata.get("content_hash")
         if said != f"sha256:{digest.hexdigest()}":
             raise RefereeError(f"{self.path}: its content is not what was written (hash)")
+
+
+def _opened(path: Path) -> RewardBinaryDataset:
+    """A file that was verified where it was opened first."""
+    return RewardBinaryDataset(path, verify=False)
 
 
 class _FileRows:

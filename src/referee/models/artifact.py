@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file as save_tensors
 
-from referee import files
+from referee import checksums, files
 from referee.errors import RefereeError
 from referee.models import backends, weights
 from referee.models.contract import ModelError, ModelSpec, RewardModel, Verdict, select_views
@@ -281,21 +281,24 @@ def _old(folder: Path) -> Path:
 
 def _json(value: Any, name: str) -> str:
     try:
-        return json.dumps(value, indent=2, allow_nan=False) + "\n"
+        json.dumps(value, allow_nan=False)
+        return checksums.sealed_json(value)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{name} would hold more than plain values ({error})") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text())
+        return checksums.unsealed(path.read_bytes())[0]
+    except checksums.ChecksumError as error:
+        way = "set reward.reward_threshold instead, or remove" if path.name == CALIBRATION else "remove"
+        raise ModelError(
+            f"{path}: {error}: bring it back from a copy; if you edited it on purpose, {way} its key {checksums.KEY}"
+        ) from error
     except FileNotFoundError as error:
         raise ModelError(f"{path}: is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path}: is cut off or broken ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: is cut off or broken (no JSON object)")
-    return value
 
 
 def _check(path: Path, expected: Any) -> None:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from referee import checksums
 from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
 from referee.models.resnet import LAYOUTS, arch_named, map_size
@@ -190,7 +191,9 @@ def _load(path: Path) -> Any:
     if kind == ".safetensors":
         return read_safetensors(path)
     if kind in (".pt", ".pth", ".bin"):
-        return load_torch(path)
+        values = load_torch(path)  # refuses what is packed
+        checksums.verify_zip(path)
+        return values
     if kind == ".pkl":
         try:
             return load_pickle(path)

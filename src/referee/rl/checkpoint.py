@@ -18,7 +18,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
-from referee import files
+from referee import checksums, files
 from referee.errors import RefereeError
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import AnyPolicy, make_policy
@@ -48,10 +48,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
+        temporary.chmod(0o755)
         save_tensors(checkpoint.policy, temporary / "policy.safetensors")
         save_tensors(checkpoint.optimizer, temporary / "optimizer.safetensors")
         save_arrays(checkpoint.arrays, temporary / "state.safetensors")
         (temporary / "meta.json").write_text(json.dumps({"version": VERSION, **checkpoint.meta}, indent=1) + "\n")
+        checksums.write_sums(temporary, [path.name for path in temporary.iterdir()])
         for path in temporary.iterdir():
             files.flush(path)
         old = folder.with_name(f".{folder.name}-old")
@@ -67,6 +69,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint, or one line that names the broken file."""
+    if folder.is_dir():
+        _verify(folder)
     return Checkpoint(
         _read(load_tensors, folder / "policy.safetensors"),
         _read(load_tensors, folder / "optimizer.safetensors"),
@@ -84,9 +88,18 @@ def _read(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
         ) from error
 
 
+def _verify(folder: Path, names: tuple[str, ...] | None = None) -> None:
+    try:
+        checksums.verify_sums(folder, names)
+    except RefereeError as error:
+        raise CheckpointError(f"{error}, or take an earlier checkpoint of the same run") from error
+
+
 def load_meta(folder: Path) -> dict[str, Any]:
     """The plain values of a checkpoint."""
     path = folder / "meta.json"
+    if path.exists():
+        _verify(folder, ("meta.json",))
     try:
         meta: dict[str, Any] = json.loads(path.read_text())
     except OSError as error:

@@ -25,7 +25,7 @@ from referee.robots.clock import WallClock
 from referee.robots.keys import KeySource, ScriptedKeys, TerminalKeys
 from referee.robots.steering import KeySteering
 from referee.runners.environments import make_env
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import lock, name_run, open_run
 
 RECORDING = "recording"
 """The folder within a run where its episodes are, journalled from the first frame."""
@@ -43,6 +43,7 @@ def run_folder(loaded: Loaded, log_name: str) -> Iterator[tuple[Path, EpisodeSto
         folder = Path(resume)
         if not (folder / RECORDING).is_dir():
             raise RefereeError(f"runner.resume_dir: {folder} holds no recording to go on with")
+        lock(folder, fix="go on from a copy of it")
     else:
         folder = name_run(loaded)
         if (folder / RECORDING).exists():

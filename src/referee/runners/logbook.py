@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import os
+import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from rich.console import Console
 
+from referee import checksums
 from referee.config import Loaded
-from referee.errors import MissingDependency
-from referee.files import write_text
+from referee.errors import MissingDependency, RefereeError
+from referee.files import replacing
 
 METRICS = "metrics.jsonl"
+_WHOLE = re.compile(rb'(crc32:.{8}.{2,3}|"checksum":.{17,18})\Z', re.DOTALL)
+"""How a line ends that was not cut off."""
 
 
 class _Backend(Protocol):
     def write(self, values: dict[str, float], step: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class MetricsFile:
+    """Appends a line of JSON per step; each carries its checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("a+b")
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":  # a killed run left half a line
+                self._file.write(b"\n")
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self._file.write(checksums.sealed_line({"step": step, **values}).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _TensorBoard:
@@ -79,7 +101,7 @@ class Logbook:
         for name in loaded.config.runner.logger.logger_backends:
             place = folder / "tensorboard"
             self._backends.append(_TensorBoard(place, forget_from) if name == "tensorboard" else _WandB(folder, loaded))
-        self._file = self._path.open("a")
+        self._file = MetricsFile(self._path)
         self._last = last
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -87,10 +109,9 @@ class Logbook:
         if step < self._last:
             self._file.close()
             _keep_until(self._path, step - 1)
-            self._file = self._path.open("a")
+            self._file = MetricsFile(self._path)
         self._last = step
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        self._file.write(values, step)
         for backend in self._backends:
             backend.write(values, step)
 
@@ -110,30 +131,34 @@ def say_dropped(console: Console, logbook: Logbook, resumed_at: int | None) -> N
 
 def _keep_until(path: Path, step: int) -> int:
     """Drop the records of later steps, and a line that a kill has cut off; returns how many records were dropped."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    whole = [(line, record["step"]) for line in lines if (record := _record(line)) is not None]
+    lines = [line for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+    whole = [(line, record["step"]) for line in lines if (record := _record(path, line)) is not None]
     kept = [line for line, at in whole if at <= step]
     if len(kept) < len(lines):
-        write_text(path, "".join(f"{line}\n" for line in kept))
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
     return len(whole) - len(kept)
 
 
-def _record(line: str) -> dict[str, float] | None:
-    """None if it was cut off when a run was killed."""
+def _record(path: Path, line: bytes) -> dict[str, float] | None:
+    """The numbers of a line; None if it was cut off when a run was killed."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        row: dict[str, float] = checksums.unsealed(line)[0]
+    except (checksums.ChecksumError, ValueError) as error:
+        if isinstance(error, checksums.ChecksumError) or _WHOLE.search(line):
+            shown = line[:40].decode(errors="replace")
+            raise RefereeError(f"{path}: the line {shown}… has changed since it was written: remove it") from error
         return None
-    return record if isinstance(record, dict) and "step" in record else None
+    return row if isinstance(row, dict) and "step" in row else None
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The lines that a run wrote, one per step, without what a resumed run of an older version has left behind."""
-    path, found = Path(folder) / METRICS, list[dict[str, float]]()
-    for text in path.read_text().splitlines() if path.exists() else ():
-        if (line := _record(text)) is None:
+    path, rows = Path(folder) / METRICS, list[dict[str, float]]()
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        if not line or (row := _record(path, line)) is None:
             continue
-        while found and found[-1]["step"] >= line["step"]:
-            found.pop()
-        found.append(line)
-    return found
+        while rows and rows[-1]["step"] >= row["step"]:
+            rows.pop()
+        rows.append(row)
+    return rows

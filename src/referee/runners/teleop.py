@@ -35,7 +35,7 @@ from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
 from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
 from referee.runners.model_keys import as_scored
-from referee.runners.rundir import open_run
+from referee.runners.rundir import locks_folder, open_run
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.workers.reward import cameras_for
 from referee.workers.teleop import LiveJudge, Look, Shown, TeleopWorker
@@ -46,6 +46,7 @@ READY = "[TeleopWorker] EmbodiedRewardWorker ready: type=EmbodiedRewardWorker | 
 """As scripts that read these lines know it, whatever the model is."""
 
 
+@locks_folder
 def teleop(loaded: Loaded) -> None:
     """Step, judge and show until somebody stops it."""
     check(loaded.config)

@@ -25,12 +25,13 @@ from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
 from referee.runners.model_keys import as_scored
 from referee.runners.placed import PlacedBackground, PlacedTraining
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
 from referee.runners.trends import check_trend
 from referee.workers.env import SEEDS_PER_RUN
 
 
+@locks_folder
 def train_policy(loaded: Loaded) -> None:
     """Collect, learn, evaluate, save, until the steps, the minutes or the wanted success are reached."""
     check(loaded.config)

@@ -24,7 +24,7 @@ from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
 from referee.runners.model_keys import as_continued, model_of
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.runtime import Cluster
 from referee.training.bar import Log
 from referee.training.checkpoint import step_of
@@ -45,6 +45,7 @@ def train_reward(loaded: Loaded) -> None:
     console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
 
 
+@locks_folder
 def train_placed(loaded: Loaded, console: Console) -> Path:
     """The artifact of a training where the cluster section says; what cannot be placed is refused first."""
     check_backends(loaded)

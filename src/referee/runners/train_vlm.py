@@ -12,7 +12,7 @@ from referee.config.vlm import VLMActorConfig, VLMDataConfig, values
 from referee.models.vlm.qwen import QwenOptions, check_installed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.training.checkpoint import step_of
 from referee.training.options import EarlyStop
 from referee.training.vlm.options import LoraOptions, SftOptions
@@ -21,6 +21,7 @@ from referee.training.vlm.sft import fine_tune, read_data
 EPOCHS = 3
 
 
+@locks_folder
 def train_vlm(loaded: Loaded) -> None:
     """Fine-tune, and say what to do next."""
     check_backends(loaded)

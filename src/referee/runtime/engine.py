@@ -21,6 +21,7 @@ from typing import Any
 
 from referee.errors import ClusterError, MissingDependency
 from referee.runtime.nodes import Node
+from referee.runtime.raylet import RayletWatch
 
 OLDEST = (2, 52)
 """The first Ray with token authentication."""
@@ -108,6 +109,8 @@ class Session:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
         self._head = library.get_runtime_context().gcs_address
+        if hasattr(os, "pidfd_open"):
+            self._undo.callback(RayletWatch().close)
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
 

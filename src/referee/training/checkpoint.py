@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from referee import files
+from referee import checksums, files
 from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
 
@@ -18,8 +18,8 @@ DOCUMENTED = ("epoch", "model_state_dict", "optimizer_state_dict", "train_loss",
 
 def save(path: Path, values: dict[str, Any]) -> None:
     """The whole file, or none of it."""
-    with files.replacing(path) as temporary:
-        torch.save(values, temporary)
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(values, file)  # to a path, torch would not say that the disk is full
 
 
 def link(step: Path, folder: Path) -> None:
@@ -41,6 +41,7 @@ def load(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RefereeError(f"{path} is not there: give a checkpoint.pt, its folder, or a run with some")
     values = load_torch(path)
+    checksums.verify_zip(path)
     if not isinstance(values, dict) or not set(DOCUMENTED) <= values.keys():
         raise RefereeError(f"{path}: is no checkpoint of a reward model: it must hold {', '.join(DOCUMENTED)}")
     return values

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from referee import cpu, files
+from referee import checksums, cpu
 from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.vlm.encode import Encoder
@@ -60,6 +60,9 @@ def load(options: QwenOptions) -> Qwen:
     path = options.model_path
     _check_folder(path)
     _check_attention(options.attn_implementation)
+    for each in (path, options.lora_path):
+        if each is not None:
+            checksums.verify_sums(Path(each))
     dtype = _dtype(options.precision)
     try:
         net = library.Qwen3VLForConditionalGeneration.from_pretrained(
@@ -111,10 +114,11 @@ def read_note(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(file.read_text())
+        return checksums.unsealed(file.read_bytes())[0]
+    except checksums.ChecksumError as error:
+        raise RefereeError(f"{file}: {error}: bring it back from a copy") from error
     except ValueError as error:
         raise RefereeError(f"{file} is not JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
 
 
 def taught_both_ways(note: Mapping[str, Any]) -> bool:
@@ -124,7 +128,7 @@ def taught_both_ways(note: Mapping[str, Any]) -> bool:
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:
     """The inverse."""
-    files.write_json(folder / NOTE, note)
+    checksums.write_json(folder / NOTE, note)
 
 
 def is_vlm(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from referee import checksums
 from referee.datasets.windows import INFO, LABELS, SEGMENTS
 from referee.episodes.episode import IMAGES
 from referee.episodes.formats.safe import load_pickle
@@ -32,6 +32,8 @@ class Segment:
     change: float
     frames: int = 0
     """How many of its states the file shows; 0 = all."""
+    crc32: str | None = None
+    """Of the file; None where nobody wrote it down."""
 
     def __len__(self) -> int:
         """Frames that are shown."""
@@ -39,6 +41,8 @@ class Segment:
 
     def window(self) -> Window:
         """The frames."""
+        if self.crc32 is not None and checksums.crc32_of(self.path) != self.crc32:
+            raise RefereeError(f"{self.path}: has changed since it was written (checksum): write the windows again")
         found = load_pickle(self.path)
         if not isinstance(found, dict) or not isinstance(found.get(IMAGES[0]), np.ndarray):
             raise RefereeError(f"{self.path} holds no {IMAGES[0]}: it is no window of `referee dataset windows`")
@@ -58,7 +62,7 @@ def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *
         if not file.is_file():
             raise RefereeError(f"{file} is not there: give a {SEGMENTS} that `referee dataset windows` wrote")
         base = Path(root) if root is not None else _root(file)
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
             if line.strip():
                 found.append(_segment(line, base, f"{file}:{number}"))
     if not found:
@@ -80,15 +84,17 @@ def _root(file: Path) -> Path:
     return file.resolve().parent.parent
 
 
-def _segment(line: str, base: Path, where: str) -> Segment:
+def _segment(line: bytes, base: Path, where: str) -> Segment:
     try:
-        row: dict[str, Any] = json.loads(line)
+        row: dict[str, Any] = checksums.unsealed(line)[0]
         label = str(row["answer"])
         path = base / str(row["pkl_path"])
         made = Segment(
             path, str(row.get("task", "")), label, str(row.get("episode", path.stem)), int(row.get("start", 0)),
-            int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)),
+            int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)), row.get("crc32"),
         )  # fmt: skip
+    except checksums.ChecksumError as error:
+        raise RefereeError(f"{where} {error}: write the windows again, or remove the key checksum") from error
     except (ValueError, KeyError, TypeError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
     if label not in LABELS:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from referee import __version__, cpu
+from referee import __version__, checksums, cpu, files
 from referee.config.imports import import_modules
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
@@ -159,9 +159,13 @@ def save(model: Qwen, folder: Path, note: dict[str, Any]) -> None:
             model.encoder.tokenizer.save_pretrained(built)
             model.encoder.images.save_pretrained(built)
         qwen.write_note(built, note)
+        checksums.write_sums(built, [path.name for path in built.iterdir() if path.is_file()])
+        for path in built.iterdir():
+            files.flush(path)
         if folder.exists():
             folder.rename(Path(temporary) / "old")
         built.rename(folder)
+        files.flush(folder.parent)
         shutil.rmtree(Path(temporary) / "old", ignore_errors=True)
 
 
