@@ -2,8 +2,8 @@
 
 Each request names a way to read (see `read_ops`) and comes with the open file. Each answer is one value or episode; a
 long one is written to a block of shared memory, which the parent hands back once it has read it. Before each answer the
-process limits its own memory and CPU time by the size of the file (see `limits`): running out of memory is answered, and
-then the process ends; running out of time ends it. The parent tells both apart and starts another.
+process limits its own memory and CPU time by the size of the file (see `limits`). Running out of memory is answered,
+and then the process ends; running out of time ends it. The parent tells both apart and starts another.
 """
 
 from __future__ import annotations
