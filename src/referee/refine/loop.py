@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from referee import files
+from referee import files, plain
 from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.models import Artifact
@@ -91,11 +91,8 @@ class Round:
 
     @classmethod
     def from_json(cls, line: str) -> Round:
-        """The inverse of `asdict` and `json.dumps`; ValueError, TypeError or KeyError if it is none."""
-        values = json.loads(line)
-        found = values["compared"]
-        pairs = found and {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return cls(**{**values, "compared": pairs and Compared(**pairs)})
+        """The inverse of `asdict` and `json.dumps`; ValueError if it is none."""
+        return plain.build(cls, files.parse_json(line))
 
     def numbers(self) -> dict[str, float]:
         """Under their log names."""
@@ -304,8 +301,8 @@ def read_rounds(folder: Path) -> list[Round]:
         return []
     try:
         return [Round.from_json(line) for line in path.read_text().splitlines()]
-    except (ValueError, TypeError, KeyError) as error:
-        raise RefereeError(f"{path} is cut off or broken ({error})") from error
+    except (ValueError, OSError) as error:
+        raise RefereeError(f"{path} is cut off or broken ({error}): remove the broken line to go on") from error
 
 
 def up_to_date(rounds: Sequence[Round], sheets: Sequence[Sheet]) -> list[Round]:

@@ -88,7 +88,9 @@ def load_meta(folder: Path) -> dict[str, Any]:
     """The plain values of a checkpoint."""
     path = folder / "meta.json"
     try:
-        meta: dict[str, Any] = json.loads(path.read_text())
+        meta = files.parse_json(path.read_text())
+        if not isinstance(meta, dict) or not isinstance(meta.get("task", ""), str):
+            raise ValueError("it holds no values by name")
     except OSError as error:
         raise CheckpointError(f"{folder} is no checkpoint: it holds no meta.json ({error.strerror})") from error
     except ValueError as error:
@@ -96,6 +98,16 @@ def load_meta(folder: Path) -> dict[str, Any]:
     if meta.get("version") != VERSION:
         raise CheckpointError(f"{path} has version {meta.get('version')}, this program reads version {VERSION}")
     return meta
+
+
+def policy_spec(meta: dict[str, Any], folder: Path) -> PolicySpec:
+    """What a checkpoint says about its policy."""
+    try:
+        return PolicySpec.from_json(meta.get("policy", {}))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{folder / 'meta.json'} is broken (policy: {error}): take an earlier checkpoint of the same run"
+        ) from error
 
 
 def find(place: Path) -> Path:
@@ -112,17 +124,20 @@ def find(place: Path) -> Path:
 def load_policy(folder: Path) -> tuple[AnyPolicy, dict[str, Any]]:
     """Only the policy of a checkpoint, ready to act."""
     checkpoint = load(folder)
-    policy = make_policy(PolicySpec.from_json(checkpoint.meta["policy"]))
+    try:
+        policy = make_policy(policy_spec(checkpoint.meta, folder))
+    except (ValueError, RuntimeError) as error:  # sizes of which no network can be made
+        raise CheckpointError(f"{folder / 'meta.json'} is broken (policy: {' '.join(str(error).split())})") from error
     _fill(policy, checkpoint.policy, folder)
     return policy.eval(), checkpoint.meta
 
 
 def restore_policy(policy: AnyPolicy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
     """Put a checkpoint's weights into `policy`; refuse those of another task or network."""
-    theirs, ours = checkpoint.meta["task"], task
+    theirs, ours = checkpoint.meta.get("task"), task
     if theirs != ours:
         raise CheckpointError(f"{folder} was trained on {theirs}, this run is on {ours}: set env.train.task={theirs}")
-    spec = PolicySpec.from_json(checkpoint.meta["policy"])
+    spec = policy_spec(checkpoint.meta, folder)
     if spec != policy.spec:
         different = [
             f"{name} {getattr(spec, name)} (here {getattr(policy.spec, name)})"

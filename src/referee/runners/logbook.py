@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+from referee import files
 from referee.config import Loaded
 from referee.errors import MissingDependency
 
@@ -86,10 +87,12 @@ class Logbook:
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The lines that a run wrote, in the order of their steps, without what a resumed run has forgotten."""
     path, found = Path(folder) / METRICS, list[dict[str, float]]()
-    for text in path.read_text().splitlines() if path.exists() else ():
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
-            line = json.loads(text)
+            line = files.parse_json(text)
         except ValueError:  # cut off, when the run was killed
+            continue
+        if not isinstance(line, dict) or type(line.get("step")) not in (int, float):
             continue
         while found and found[-1]["step"] >= line["step"]:
             found.pop()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from referee.datasets.windows import INFO, LABELS, SEGMENTS
 from referee.episodes.episode import IMAGES
 from referee.episodes.formats.safe import load_pickle
 from referee.errors import RefereeError
+from referee.files import parse_json
 from referee.models.window import Window
 
 
@@ -58,7 +57,11 @@ def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *
         if not file.is_file():
             raise RefereeError(f"{file} is not there: give a {SEGMENTS} that `referee dataset windows` wrote")
         base = Path(root) if root is not None else _root(file)
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            lines = file.read_text().splitlines()
+        except (OSError, ValueError) as error:
+            raise RefereeError(f"{file} cannot be read ({error}): write it with `referee dataset windows`") from error
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 found.append(_segment(line, base, f"{file}:{number}"))
     if not found:
@@ -82,14 +85,14 @@ def _root(file: Path) -> Path:
 
 def _segment(line: str, base: Path, where: str) -> Segment:
     try:
-        row: dict[str, Any] = json.loads(line)
+        row = parse_json(line)
         label = str(row["answer"])
         path = base / str(row["pkl_path"])
         made = Segment(
             path, str(row.get("task", "")), label, str(row.get("episode", path.stem)), int(row.get("start", 0)),
             int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)),
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
     if label not in LABELS:
         raise RefereeError(f"{where} has the answer {label!r}: it must be one of {', '.join(LABELS)}")
