@@ -14,24 +14,35 @@ takes too long; what a file did is one of
     executed     something in it ran
 """
 
+from __future__ import annotations
+
 import argparse
 import json
+import logging
 import os
 import random
 import resource
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from campaign_samples import Kind
 
 SECONDS, MEMORY, BATCH = 30.0, 1 << 30, 400
 START_SECONDS = 180.0
+EXTRA = "REFEREE_CAMPAIGN_KINDS"
+"""A Python file with further kinds, for the test of this campaign itself."""
 OUTCOMES = ("ok", "refused", "executed", "traceback", "hang", "memory", "crash")
 BAD = OUTCOMES[2:]
 
@@ -49,9 +60,7 @@ class Result:
 
 def run(seed: int, count: int, folder: Path, kinds: Sequence[str] | None = None) -> list[Result]:
     """Read `count` damaged files, of all kinds in turn; samples and damaged files go to `folder`."""
-    from campaign_samples import KINDS
-
-    names = list(kinds or KINDS)
+    names = list(kinds or _kinds())
     results: list[Result] = []
     for index, name in enumerate(names):
         share = count // len(names) + (index < count % len(names))
@@ -82,7 +91,7 @@ def _batch(name: str, first: int, last: int, folder: Path) -> list[Result]:
                 hung = True
                 process.kill()
                 process.wait()
-    results = [Result(**json.loads(line)) for line in report.read_text().splitlines() if not line.startswith("ready")]
+    results = results_of(report)
     if len(results) < last - first and (hung or process.returncode != 0):
         if not report.read_text().startswith("ready"):
             raise SystemExit(f"{name}: the process does not start: {(folder / 'stderr.txt').read_text()[-2000:]}")
@@ -91,17 +100,25 @@ def _batch(name: str, first: int, last: int, folder: Path) -> list[Result]:
     return results
 
 
+def results_of(report: Path) -> list[Result]:
+    """What a worker has written down."""
+    return [Result(**json.loads(line)) for line in report.read_text().splitlines() if line != "ready"]
+
+
+def _kinds() -> dict[str, Kind]:
+    from campaign_samples import KINDS
+
+    if EXTRA in os.environ:
+        runpy.run_path(os.environ[EXTRA])
+    return KINDS
+
+
 def work(name: str, first: int, last: int, folder: Path) -> None:
     """Damage and read; a line after each."""
-    import logging
-    import warnings
-
     from campaign_mutate import mutated
-    from campaign_samples import KINDS, targets
+    from campaign_samples import targets
 
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    kind, sample, trial = KINDS[name], folder / "sample", folder / "trial"
+    kind, sample, trial = _kinds()[name], folder / "sample", folder / "trial"
     if not sample.exists():
         sample.mkdir()
         kind.make(sample)
@@ -127,11 +144,11 @@ def work(name: str, first: int, last: int, folder: Path) -> None:
             report.write(json.dumps(asdict(Result(name, seed, outcome, detail))) + "\n")
 
 
-def _read(read: object, trial: Path) -> tuple[str, str]:
+def _read(read: Callable[[Path], None], trial: Path) -> tuple[str, str]:
     from referee.errors import RefereeError
 
     try:
-        read(trial)  # type: ignore[operator]
+        read(trial)
     except RefereeError as error:
         text = str(error)
         return ("refused", text[:300]) if text and "\n" not in text and len(text) < 2000 else ("traceback", text[:2000])
@@ -167,6 +184,8 @@ def main() -> int:
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
+        logging.disable(logging.CRITICAL)
+        warnings.simplefilter("ignore")
         name, first, last, folder = arguments.worker
         work(name, int(first), int(last), Path(folder))
         return 0

@@ -79,8 +79,9 @@ def call(data: bytearray, chance: random.Random) -> None:
 ANY: list[Mutation] = [flip_bit, flip_bit, change_bytes, cut, drop, repeat, swell, zeros, bad_text, deep, digits, call]
 
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 3, 10**12, 2**63, 10**40, 1e308, 0.5, float("nan"), float("inf"), "", "text", "0", "\x00", "/",
-    "../../x", "é" * 50, "x" * 5000, [], {}, [[]], [None], [1, "a"], {"a": 1}, {"": None}, [[1, 2], [3]], [0] * 50, "2020-01-01",
+    None, True, False, 0, -1, 1, 3, 10**12, 2**63, 10**40, 1e308, 0.5, float("nan"), float("inf"), "", "text", "0",
+    "\x00", "/", "../../x", "é" * 50, "x" * 5000, [], {}, [[]], [None], [1, "a"], {"a": 1}, {"": None}, [[1, 2], [3]],
+    [0] * 50, "2020-01-01",
 ]  # fmt: skip
 
 

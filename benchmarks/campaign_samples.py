@@ -309,8 +309,8 @@ def windows(folder: Path) -> None:
     rows = []
     for number in range(3):
         (folder / "train" / "pkl" / f"{number}.pkl").write_bytes(pickle.dumps({"main_images": images}, 4))
-        rows.append({"pkl_path": f"train/pkl/{number}.pkl", "answer": "positive", "task": "pick", "episode": f"e{number}",
-                     "start": 0, "stop": 4, "change": 0.5, "frames": 4})  # fmt: skip
+        where = {"pkl_path": f"train/pkl/{number}.pkl", "episode": f"e{number}", "start": 0, "stop": 4, "frames": 4}
+        rows.append({**where, "answer": "positive", "task": "pick", "change": 0.5})
     (folder / "train" / "segments.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -353,7 +353,7 @@ def read_adapter(folder: Path) -> None:
     from referee.models.vlm import qwen
 
     assert qwen.is_vlm(folder / "lora")
-    base, lora = qwen.base_of(folder / "lora")
+    _, lora = qwen.base_of(folder / "lora")
     qwen.taught_both_ways(qwen.read_note(folder / "lora"))
     qwen.load(qwen.QwenOptions(model_path=folder / "base", lora_path=lora))
 

@@ -167,10 +167,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
     """The inverse of `optimizer_tensors`."""
     state: dict[int, dict[str, torch.Tensor]] = {}
+    sizes = [each.shape for group in optimizer.param_groups for each in group["params"]]
     for key, value in tensors.items():
-        number, name = key.split(".", 1)
+        number, _, name = key.partition(".")
+        if not number.isdecimal() or int(number) >= len(sizes) or value.shape not in (sizes[int(number)], ()):
+            raise CheckpointError(f"optimizer.safetensors does not fit the policy: {key[:100]} {list(value.shape)}")
         state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    try:
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"optimizer.safetensors does not fit the policy: {error}") from error
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
@@ -186,6 +192,8 @@ def generator_state(random: np.random.Generator) -> np.ndarray:
 
 def restore_generator(random: np.random.Generator, words: np.ndarray) -> None:
     """The inverse of `generator_state`."""
+    if words.shape != (6,) or words.dtype != np.uint64 or words[4] > 1 or words[5] >= 2**32:
+        raise CheckpointError("state.safetensors is broken: it holds no state of a random generator")
     a, b, c, d, has, value = (int(word) for word in words)
     random.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -17,6 +17,8 @@ from referee.errors import RefereeError
 from referee.files import parse_json
 from referee.models.window import Window
 
+MAX_FRAMES = 1 << 40
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -94,10 +96,16 @@ def _segment(line: str, base: Path, where: str) -> Segment:
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
+    if made.frames < 0 or not 0 <= made.start <= made.stop < MAX_FRAMES:
+        raise RefereeError(f"{where} has frames {made.start} to {made.stop}, which cannot be")
     if label not in LABELS:
-        raise RefereeError(f"{where} has the answer {label!r}: it must be one of {', '.join(LABELS)}")
-    if not path.is_file():
-        raise RefereeError(f"{where} names {path}, which is not there: set data.video_root")
+        raise RefereeError(f"{where} has the answer {label[:50]!r}: it must be one of {', '.join(LABELS)}")
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise RefereeError(f"{where} names {str(path)[:300]}, which is not there: set data.video_root")
     return made
 
 
