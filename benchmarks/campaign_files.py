@@ -151,7 +151,7 @@ def _read(read: Callable[[Path], None], trial: Path) -> tuple[str, str]:
         read(trial)
     except RefereeError as error:
         text = str(error)
-        return ("refused", text[:300]) if text and "\n" not in text and len(text) < 2000 else ("traceback", text[:2000])
+        return ("refused", text[:300]) if text and "\n" not in text else ("traceback", text[:2000])
     except Exception:
         return "traceback", traceback.format_exc()[-1500:]
     return "ok", ""

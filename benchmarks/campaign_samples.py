@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -86,6 +87,23 @@ def read_labels(folder: Path) -> None:
 
     kept = EpisodeStore(folder, create=False)
     list(LabelLog.of(kept).standing())
+
+
+def journal(folder: Path) -> None:
+    from referee.episodes.journal import Journal
+
+    store(folder)
+    writing = Journal(EpisodeStore(folder), Meta(task="Reach"), max_states=2)
+    writing.start({"states": np.zeros(2, np.float32)}, success=False)
+    for step in range(6):
+        writing.step([0.0], {"states": np.full(2, step, np.float32)}, success=step > 3)
+    writing.flush()
+
+
+def read_journal(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))  # nobody has written to it for long
+    verb("episodes", "check", "{}")(folder)
 
 
 def pickles(layout: str) -> Callable[[Path], None]:
@@ -248,6 +266,26 @@ def read_policy(folder: Path) -> None:
     checkpoint.restore_generator(np.random.default_rng(0), loaded.arrays["noise"])
 
 
+def replay(folder: Path) -> None:
+    from referee.rl.replay_file import ReplayFiles
+
+    marks = ReplayFiles(folder / "replay").save(_replay())
+    (folder / "marks.json").write_text(json.dumps({name: value.tolist() for name, value in marks.items()}))
+
+
+def read_replay(folder: Path) -> None:
+    from referee.rl.replay_file import ReplayFiles
+
+    marks = {name: np.array(value) for name, value in json.loads((folder / "marks.json").read_text()).items()}
+    ReplayFiles(folder / "replay").load(_replay(), marks)
+
+
+def _replay() -> Any:
+    from referee.rl.replay import Replay
+
+    return Replay(2, 40, state_size=2, action_size=1, album=None)
+
+
 def metrics(folder: Path) -> None:
     rows = [{"step": step, "time": 0.5 * step, "eval/success": 0.1 * step} for step in range(1, 6)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -361,6 +399,7 @@ def read_adapter(folder: Path) -> None:
 KINDS: dict[str, Kind] = {
     "native episode": Kind(store, ("episodes/*.safetensors",), all_episodes),
     "manifest": Kind(store, ("manifest.jsonl",), verb("episodes", "ls", "{}"), "json"),
+    "journal": Kind(journal, ("journals/*/*",), read_journal),
     "label log": Kind(labelled, ("labels.jsonl",), read_labels, "json"),
     "pickled episode": Kind(pickles("lists"), ("data.pkl",), all_episodes, "pickle"),
     "pickled frames": Kind(pickles("frames"), ("data.pkl",), all_episodes, "pickle"),
@@ -378,6 +417,7 @@ KINDS: dict[str, Kind] = {
     "reward checkpoint": Kind(reward_checkpoint, ("checkpoint.pt",), read_reward_checkpoint),
     "policy weights": Kind(policy, ("checkpoints/step_10/*.safetensors",), read_policy),
     "policy metadata": Kind(policy, ("checkpoints/step_10/meta.json",), read_policy, "json"),
+    "replay": Kind(replay, ("replay/*.safetensors",), read_replay),
     "metrics": Kind(metrics, ("metrics.jsonl",), read_metrics, "json"),
     "refine log": Kind(refinement, ("rounds.jsonl",), read_refinement, "json"),
     "refine book": Kind(refinement, ("asked/episodes/*.safetensors",), read_refinement),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from referee.errors import RefereeError
+from referee.errors import RefereeError, one_line
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(arguments, Console())
     except RefereeError as error:
-        print(f"train_reward_model: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"train_reward_model: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("train_reward_model: stopped", file=sys.stderr)
