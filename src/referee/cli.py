@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from referee import __version__, commands
-from referee.errors import RefereeError, shortage
+from referee.errors import RefereeError, one_line, shortage
 
 UNREAD = 141
 """The exit code of programs that end because nobody reads on."""
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except RefereeError as error:
-        print(f"referee: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"referee: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("referee: stopped", file=sys.stderr)

@@ -10,6 +10,16 @@ class RefereeError(Exception):
     """Base of all expected errors; the command line prints it as one line and exits with code 2."""
 
 
+MAX_LINE = 1000
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line for a terminal: not endless, and without control characters out of a file."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 300]} … {text[-300:]}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 class ConfigError(RefereeError):
     """A preset, a key or a value of the configuration is wrong."""
 

@@ -144,6 +144,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value in JSON; whatever is wrong with it, its depth and its numbers too, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from referee.errors import RefereeError, shortage
+from referee.errors import RefereeError, one_line, shortage
 
 if TYPE_CHECKING:
     from referee.training.recipe import TrainOptions
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(arguments, Console())
     except RefereeError as error:
-        print(f"train_reward_model: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"train_reward_model: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("train_reward_model: stopped", file=sys.stderr)

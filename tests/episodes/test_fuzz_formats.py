@@ -22,10 +22,18 @@ from referee.episodes.formats import native
 from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.npy import NpyWriter
 from referee.episodes.formats.pickled import frames_of, lists_of, write_data
+from referee.episodes.formats.safe import READER
 
+pytestmark = pytest.mark.usefixtures("inline")
 MEMORY = 700 << 20
 """What reading any of these files of a few kB may take, beyond what the process had before."""
 SECONDS = 10
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in this process, so that a surprise of a library shows as the cause of an error."""
+    monkeypatch.setenv(READER, "inline")
 
 
 def others() -> list[dict[str, object]]:

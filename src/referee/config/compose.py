@@ -115,6 +115,7 @@ def _defaults_list(start: Start, places: tuple[Path, ...], groups: Sequence[Over
     searchpath = f"hydra.searchpath=[{quoted}]"
     try:
         with _our_hydra(start.directory) as loader:
+            _check_what_is_loaded(loader, places)
             chosen: list[str] = []
             if groups:  # MULTIRUN, because the files may leave a choice open (???)
                 base = loader.compute_defaults_list(start.name, [searchpath], RunMode.MULTIRUN)
@@ -133,6 +134,20 @@ def _defaults_list(start: Start, places: tuple[Path, ...], groups: Sequence[Over
         raise ConfigError(f"{files.shown(start.file)} cannot be composed: {reason}") from error
     ours = [item for item in result.defaults if not item.config_path.startswith("hydra/")]
     return [(item.config_path, item.package or "", item.primary) for item in ours]
+
+
+def _check_what_is_loaded(loader: Any, places: tuple[Path, ...]) -> None:
+    """Have Hydra read no file of a user before it is known to be of a size that can be read."""
+    from hydra._internal.config_repository import ConfigRepository
+
+    class Checked(ConfigRepository):
+        def load_config(self, config_path: str) -> Any:
+            file = files.find(config_path, places)
+            if file is not None:
+                files.check(file)
+            return super().load_config(config_path)
+
+    loader.repository = Checked(loader.config_search_path)
 
 
 @contextmanager

@@ -14,11 +14,13 @@ from referee.config.leaves import COMMAND_LINE, Leaf, Leaves, Path, dotted, flat
 from referee.config.placements import read_placement
 from referee.config.translator import Translator
 from referee.config.validate import shown, unknown_key
+from referee.config.yamltext import MAX_DEPTH
 from referee.errors import ConfigError
 
 if TYPE_CHECKING:  # importing Hydra takes longer than everything else here
     from hydra.core.override_parser.types import Override
 
+MAX_LINE = 20_000
 SYNTAX = "write key=value; quote a value with special characters twice, as key='\"a, b\"'"
 
 
@@ -49,18 +51,30 @@ def _parse_line(line: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    if len(line) > MAX_LINE:
+        raise ConfigError(f"override {shown(line[:80])}… has {len(line)} characters: put it into a file")
     placed = read_placement(line)
     if placed is not None:
         return placed
     try:
         override = OverridesParser.create().parse_override(line)
-    except (HydraException, ValueError) as error:
+    except (HydraException, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read override {shown(line)}: {SYNTAX}") from error
-    if not override.key_or_group:
+    if not override.key_or_group or _is_deep(override.value()):
         raise ConfigError(f"cannot read override {shown(line)}: {SYNTAX}")
     if override.is_sweep_override():
         raise ConfigError(f"override {shown(line)} is a sweep, and one run takes one value: for a list write key=[a,b]")
     return override
+
+
+def _is_deep(value: object) -> bool:
+    """Whether a value is nested deeper than a file may be."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        nested = [each for each in level if isinstance(each, list | dict)]
+        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+        depth += 1
+    return depth > MAX_DEPTH
 
 
 def _is_group(override: Override, places: tuple[FilePath, ...]) -> bool:

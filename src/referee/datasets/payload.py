@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import Dataset
 
 from referee import checksums, files
+from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
 
 FORMAT = "referee-frames-1"
@@ -56,21 +57,10 @@ class RewardDatasetPayload:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read any .pt of this schema, ours or another's, memory-mapped; code inside is refused."""
-        try:
-            try:
-                values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            except (RuntimeError, ValueError) as error:
-                if "mmap" not in str(error):
-                    raise
-                values = torch.load(path, map_location="cpu", weights_only=True)  # from before zip archives
-        except FileNotFoundError as error:
-            raise RefereeError(f"{path} is not there") from error
-        except pickle.UnpicklingError as error:
-            raise RefereeError(
-                f"{path}: refused, it holds more than tensors and plain values ({_brief(error)})"
-            ) from error
-        except Exception as error:  # a broken file fails in many ways, none of which is ours
-            raise RefereeError(f"{path}: is cut off, broken or not a .pt file ({_brief(error)})") from error
+        path = Path(path)
+        if not path.exists():
+            raise RefereeError(f"{path} is not there")
+        values = load_torch(path)
         if not isinstance(values, dict) or not {"images", "labels"} <= values.keys():
             raise RefereeError(f"{path}: holds no images and labels, as a reward dataset must")
         images, labels, metadata = values["images"], values["labels"], values.get("metadata", {})

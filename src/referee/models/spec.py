@@ -95,9 +95,9 @@ class ModelSpec:
         known = {each.name: each.default for each in fields(cls)}
         for name, value in values.items():
             if name not in known:
-                raise ModelError(f"{name} is no property of a model: they are {', '.join(known)}")
+                raise ModelError(f"{str(name)[:100]} is no property of a model: they are {', '.join(known)}")
             if not _fits(name, value):
-                raise ModelError(f"{name} of a model is {value!r}, which it cannot be")
+                raise ModelError(f"{name} of a model is {repr(value)[:100]}, which it cannot be")
         plain = dict(values)
         if "cameras" in plain:
             plain["cameras"] = tuple(plain["cameras"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from referee import checksums, files
+from referee import checksums, files, plain
 from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.models import Artifact
@@ -90,11 +90,8 @@ class Round:
 
     @classmethod
     def from_json(cls, line: str) -> Round:
-        """The inverse of `asdict` and `sealed_line`; ChecksumError, ValueError, TypeError or KeyError if it is none."""
-        values = checksums.unsealed(line)[0]
-        found = values["compared"]
-        pairs = found and {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return cls(**{**values, "compared": pairs and Compared(**pairs)})
+        """The inverse of `asdict` and `sealed_line`; ChecksumError or ValueError if it is none."""
+        return plain.build(cls, checksums.unsealed(line)[0])
 
     def numbers(self) -> dict[str, float]:
         """Under their log names."""
@@ -309,8 +306,8 @@ def read_rounds(folder: Path) -> list[Round]:
         return [Round.from_json(line) for line in path.read_text().splitlines()]
     except checksums.ChecksumError as error:
         raise RefereeError(f"{path} {error}: bring it back from a copy") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise RefereeError(f"{path} is cut off or broken ({error})") from error
+    except (ValueError, OSError) as error:
+        raise RefereeError(f"{path} is cut off or broken ({error}): remove the broken line to go on") from error
 
 
 def up_to_date(rounds: Sequence[Round], sheets: Sequence[Sheet]) -> list[Round]:

@@ -149,7 +149,7 @@ def _record(path: Path, line: bytes) -> dict[str, float] | None:
             shown = line[:40].decode(errors="replace")
             raise RefereeError(f"{path}: the line {shown}… has changed since it was written: remove it") from error
         return None
-    return row if isinstance(row, dict) and "step" in row else None
+    return row if type(row.get("step")) in (int, float) else None
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -43,8 +43,7 @@ import numpy as np
 
 from referee import files
 from referee.episodes.episode import GRASP, HELD, WHOLE_SUCCESS, Episode, EpisodeError, Meta
-from referee.episodes.formats import aligned, numbered, observations, safe
-from referee.episodes.formats.frames import naming
+from referee.episodes.formats import aligned, numbered, observations, parse, safe
 from referee.episodes.formats.observations import Observed, number
 
 PROTOCOL = 4
@@ -58,11 +57,20 @@ _DONE = ("done", "dones")
 
 def read(path: Path) -> Iterator[Episode]:
     """The episodes of a file, in any of the layouts."""
-    value, release = safe.open_pickle(path)
-    with naming(path):
-        for episode in _read(value, path):
-            release()
-            yield episode
+    return read_files([path])
+
+
+def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
+    """The same of several files, one after the other."""
+    return safe.load_episodes("pickled episodes", paths)
+
+
+def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
+    """The episodes in the bytes of a file."""
+    release = parse.releaser(data)
+    for episode in _read(parse.pickle_value(data), path):
+        release()
+        yield episode
 
 
 def _read(value: Any, path: Path) -> Iterator[Episode]:

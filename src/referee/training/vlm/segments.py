@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from referee.episodes.episode import IMAGES
 from referee.episodes.formats.safe import load_pickle
 from referee.errors import RefereeError
 from referee.models.window import Window
+
+MAX_FRAMES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *
         if not file.is_file():
             raise RefereeError(f"{file} is not there: give a {SEGMENTS} that `referee dataset windows` wrote")
         base = Path(root) if root is not None else _root(file)
-        for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+        try:
+            lines = file.read_bytes().split(b"\n")
+        except OSError as error:
+            raise RefereeError(f"{file} cannot be read ({error}): write it with `referee dataset windows`") from error
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 found.append(_segment(line, base, f"{file}:{number}"))
     if not found:
@@ -86,7 +91,7 @@ def _root(file: Path) -> Path:
 
 def _segment(line: bytes, base: Path, where: str) -> Segment:
     try:
-        row: dict[str, Any] = checksums.unsealed(line)[0]
+        row = checksums.unsealed(line)[0]
         label = str(row["answer"])
         path = base / str(row["pkl_path"])
         made = Segment(
@@ -95,12 +100,18 @@ def _segment(line: bytes, base: Path, where: str) -> Segment:
         )  # fmt: skip
     except checksums.ChecksumError as error:
         raise RefereeError(f"{where} {error}: write the windows again, or remove the key checksum") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
+    if made.frames < 0 or not 0 <= made.start <= made.stop < MAX_FRAMES:
+        raise RefereeError(f"{where} has frames {made.start} to {made.stop}, which cannot be")
     if label not in LABELS:
-        raise RefereeError(f"{where} has the answer {label!r}: it must be one of {', '.join(LABELS)}")
-    if not path.is_file():
-        raise RefereeError(f"{where} names {path}, which is not there: set data.video_root")
+        raise RefereeError(f"{where} has the answer {label[:50]!r}: it must be one of {', '.join(LABELS)}")
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise RefereeError(f"{where} names {str(path)[:300]}, which is not there: set data.video_root")
     return made
 
 
