@@ -132,15 +132,19 @@ def effect(*keys: str, blocks: str = "*", slow: bool = False) -> Callable[[Check
     return register
 
 
+NOTHING = ("no effect", "not needed")
+"""How `docs/make_keys.py` begins what it says of a key that changes nothing."""
+
+
 def no_effect(reason: str, *keys: str, blocks: str = "*") -> None:
     """Register keys that change nothing; the reason is the one that a user is told when the block is loaded."""
 
     def says(case: Case, tools: Tools) -> None:
         told = make_keys.fate(case.key, case.value, BLOCKS[case.block])
-        if not told.startswith("no effect"):  # no older key, but one that nothing reads in this setting
+        if not told.startswith(NOTHING):  # no older key, but one that nothing reads in this setting
             place = told.strip("`").split("`")[0] if told.startswith("`") else case.key
             told = next((line for line in case.load().notices if line.startswith(f"{place} (")), "nothing was said")
-        assert "no effect" in told and reason in told
+        assert any(word in told for word in NOTHING) and reason in told
 
     effect(*keys, blocks=blocks)(says)
 

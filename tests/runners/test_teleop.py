@@ -142,7 +142,7 @@ def test_the_guides_own_file_runs_on_the_twin(tmp_path: Path, capsys: pytest.Cap
     run(load(guides_file(tmp_path), lines))
     out = capsys.readouterr().out
     assert "reward_threshold=0.200" in out
-    assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| probability: ", out, re.M)) == 3
+    assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| prob: ", out, re.M)) == 3
 
 
 def worker(folder: Path, **options: Any) -> tuple[TeleopWorker, EpisodeStore]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from referee.config import Loaded
@@ -40,6 +41,8 @@ def as_continued(loaded: Loaded) -> Loaded:
     actor = loaded.config.actor
     if not isinstance(actor, RewardActorConfig) or not actor.model.model_path:
         return loaded
+    if not Path(actor.model.model_path).exists():
+        return loaded  # which the training refuses, naming the key
     given = {name for name in vars(actor.model) if loaded.sources.get(f"actor.model.{name}", "default") != "default"}
     spec = spec_of(actor.model)
     saved = describe(actor.model.model_path, spec, given & OF_A_MODEL, TRAINED_AS_SET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import socket
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 GUARD = Path(__file__).with_name("raylet_guard.py")
 EXIT = 1
@@ -20,8 +20,8 @@ EXIT = 1
 class RayletWatch:
     """Ends this process when the raylet that it is connected to is gone, with one line; `close` ends the watch."""
 
-    def __init__(self) -> None:
-        node = importlib.import_module("ray._private.worker").global_worker.node
+    def __init__(self, node: Any) -> None:
+        """node: see `engine.own_node`."""
         raylet = _listener(node.raylet_socket_name)
         started = [each.process.pid for group in node.all_processes.values() for each in group]
         command = [sys.executable, "-S", "-E", str(GUARD), *map(str, (raylet, *started))]

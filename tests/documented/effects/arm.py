@@ -26,7 +26,7 @@ from referee.runners import run
 from referee.runners.collect_data import collect_data
 from referee.runners.collect_labels import check, collect_labels
 from referee.runners.environments import with_robot
-from referee.runners.rundir import name_run
+from referee.runners.rundir import name_run, unlock
 from referee.runners.train_policy import train_policy
 from referee.runtime import Cluster
 from referee.runtime.placement import Hardware, plan
@@ -161,10 +161,12 @@ def frames_that_are_labelled(case: Case, tools: Tools) -> None:
 
 @effect("runner.logger.log_path", "runner.logger.experiment_name", blocks="004_dataset")
 def name_of_the_run(case: Case, tools: Tools) -> None:
-    place = name_run(case.load())
+    assert tools.here.is_dir()  # the run's folder is made there
+    place, named = name_run(case.load()), name_run(case.load("runner.logger.log_path=elsewhere"))
+    unlock(place)
+    unlock(named)
     assert str(place.parent) == "logs" and re.fullmatch(r"\d{8}-\d{6}-collect-dataset", place.name)
-    assert case.value in (None, "collect-dataset")
-    assert str(name_run(case.load("runner.logger.log_path=elsewhere"))) == "elsewhere"
+    assert case.value in (None, "collect-dataset") and str(named) == "elsewhere"
 
 
 no_effect("it acts only with runner.recipe=train_policy", "runner.logger.project_name", blocks="004_dataset")

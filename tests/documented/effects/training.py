@@ -19,7 +19,7 @@ from referee.cli import main
 from referee.config import Loaded
 from referee.models import Artifact, ModelSpec, RewardModel, build
 from referee.models.resnet import BasicBlock
-from referee.runners.rundir import name_run
+from referee.runners.rundir import name_run, unlock
 from referee.runners.train_reward import BEST, options_of, train_placed
 from referee.training.data import Data, open_data
 from referee.training.fit import FitResult, Report, _optimizer, fit
@@ -285,7 +285,7 @@ def one_process(case: Case, tools: Tools) -> None:
 
 
 no_effect("the device is found by itself", "reward.gpu_id")
-no_effect("reward_training.only=true trains the reward model, and only that", "reward_training.enabled")
+no_effect("reward_training.only=true says it already", "reward_training.enabled")
 
 
 @effect("reward_training.only")
@@ -370,12 +370,17 @@ def weights_to_go_on_from(case: Case, tools: Tools) -> None:
 
 @effect("runner.logger.log_path", blocks="001_training")
 def folder_of_the_run(case: Case, tools: Tools) -> None:
-    assert str(name_run(case.load())) == case.value
+    assert tools.here.is_dir()  # the run's folder is made there
+    place = name_run(case.load())
+    unlock(place)
+    assert str(place) == case.value
 
 
 @effect("runner.output_dir", "runner.experiment_name", blocks="003_train")
 def name_of_the_run(case: Case, tools: Tools) -> None:
+    assert tools.here.is_dir()  # the run's folder is made there
     place = name_run(case.load())
+    unlock(place)
     assert str(place.parent) == "../results"
     assert re.fullmatch(r"\d{8}-\d{6}-reward-model-training", place.name)
     assert case.value in ("../results", "reward-model-training")
