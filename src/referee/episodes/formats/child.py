@@ -8,8 +8,9 @@ and then the process ends; running out of time ends it. The parent tells both ap
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import marshal
+import operator
 import os
 import signal
 import socket
@@ -19,12 +20,16 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from referee.episodes.episode import EpisodeError
-from referee.episodes.formats import limits, parse
+from referee.episodes.formats import parse
 from referee.episodes.formats.frames import naming
 from referee.episodes.formats.handover import Parcel
+from referee.episodes.formats.limits import Keeper, limits_for
+
+if TYPE_CHECKING:
+    from referee.episodes.formats.read_ops import Way
 
 LENGTH = struct.Struct("<Q")
 INLINE = 64 << 10
@@ -60,10 +65,29 @@ class _Blocks:
         self._free.append(number)
 
 
-class _Stream(NamedTuple):
-    items: Iterator[Any]
-    data: memoryview
-    limits: limits.Limits
+class _Stream:
+    """A file that is being read."""
+
+    def __init__(self, way: Way, file: int, path: Path, skip: int) -> None:
+        self._way, self.path, self._skip = way, path, skip
+        self._items: Iterator[Any] | None = None
+        with os.fdopen(file, "rb", buffering=0):
+            self.data = parse.map_file(file)
+        self.limits = limits_for(len(self.data))
+
+    def next(self) -> tuple[bool, Any]:
+        """Whether there is another item, and it."""
+        with naming(self.path):
+            if self._items is None:
+                self._items = self._way(self.data, self.path)
+                for _ in itertools.islice(self._items, self._skip):
+                    pass
+            return next(((True, item) for item in self._items), (False, None))
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known that nothing comes any more, so that nobody has to ask."""
+        return self._items is not None and operator.length_hint(self._items, 1) == 0
 
 
 def serve(handle: int) -> None:
@@ -73,7 +97,7 @@ def serve(handle: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     connection = socket.socket(fileno=handle)
     streams: dict[int, _Stream] = {}
-    blocks = _Blocks()
+    blocks, keeper = _Blocks(), Keeper()
     send(connection, (READY,))
     while (request := receive(connection)) is not None:
         (number, way, label, skip, closed, read), files = request
@@ -82,23 +106,10 @@ def serve(handle: int) -> None:
         for each in read:
             blocks.free(each)
         if files:
-            streams[number] = _open(WAYS[way], files[0], Path(label), skip)
+            streams[number] = _Stream(WAYS[way], files[0], Path(label), skip)
+        keeper.hold_to(streams[number].limits)
         if not _answer(connection, streams, number, blocks):
             return
-
-
-def _open(way: Any, file: int, path: Path, skip: int) -> _Stream:
-    size = os.fstat(file).st_size
-
-    def items(data: memoryview) -> Iterator[Any]:
-        with naming(path):
-            for index, item in enumerate(way(data, path)):
-                if index >= skip:
-                    yield item
-
-    with contextlib.closing(os.fdopen(file, "rb", buffering=0)):
-        data = parse.map_file(file) if size else memoryview(b"")
-    return _Stream(items(data), data, limits.limits_for(size))
 
 
 def _answer(connection: socket.socket, streams: dict[int, _Stream], number: int, blocks: _Blocks) -> bool:
@@ -106,9 +117,9 @@ def _answer(connection: socket.socket, streams: dict[int, _Stream], number: int,
     stream = streams[number]
     answer: tuple[Any, ...] = (END,)
     handle = None
-    limits.hold_to(stream.limits)
     try:
-        for item in stream.items:
+        more, item = stream.next()
+        if more:
             parcel = Parcel(item, stream.data)
             total = parcel.length + len(parcel.body)
             if total > stream.limits.memory:
@@ -117,16 +128,14 @@ def _answer(connection: socket.socket, streams: dict[int, _Stream], number: int,
             block = -1
             if total > INLINE:
                 block, handle = blocks.fill(pieces)
-            answer = VALUE, parcel.parts, total, block, b"" if block >= 0 else b"".join(pieces)
-            break
+            answer = VALUE, parcel.parts, total, block, b"" if block >= 0 else b"".join(pieces), stream.over
     except MemoryError:
         answer = (NO_MEMORY,)
     except EpisodeError as error:
         answer = (NO_MEMORY,) if isinstance(error.__cause__, MemoryError) else (REFUSED, str(error))
     except Exception:  # a fault of ours: the parent raises it, and this process goes on
         answer = (FAULT, traceback.format_exc())
-    limits.lift()
-    if answer[0] != VALUE:
+    if answer[0] != VALUE or answer[-1]:
         del streams[number]
     send(connection, answer, handle)
     return answer[0] != NO_MEMORY

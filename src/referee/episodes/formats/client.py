@@ -33,6 +33,8 @@ from referee.episodes.formats.limits import Limits, limits_for
 START_SECONDS = 120
 _MAX_PENDING = 8
 _MAX_BUFFERS = 500
+AHEAD = 2
+"""Files that are asked for at once: while one is looked at or handed over, the next is read."""
 END = object()
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; from referee.episodes.formats.child import serve; serve(int(sys.argv[1]))"
@@ -62,6 +64,8 @@ class _Ticket:
 class _Answer(NamedTuple):
     kind: str
     text: str = ""
+    last: bool = False
+    """Whether nothing comes after it."""
     parts: Sequence[Part] = ()
     contents: Sequence[Any] = ()
     body: Any = b""
@@ -129,15 +133,15 @@ class _Process:
     def _answer(self, message: tuple[Any, ...], files: list[int], *, wanted: bool) -> _Answer:
         if message[0] != child.VALUE:
             return _Answer(message[0], *message[1:2])
-        _, parts, total, block, content = message
+        _, parts, total, block, content, last = message
         if block < 0:
-            return _Answer(child.VALUE, "", parts, *_cut(np.frombuffer(bytearray(content), np.uint8), parts))
+            return _Answer(child.VALUE, "", last, parts, *_cut(np.frombuffer(bytearray(content), np.uint8), parts))
         if files:
             self._blocks[block] = files[0]
         self._read.append(block)
         if not wanted:
             return _Answer(child.VALUE)
-        return _Answer(child.VALUE, "", parts, *_read(self._blocks[block], parts, total))
+        return _Answer(child.VALUE, "", last, parts, *_read(self._blocks[block], parts, total))
 
     def end(self, *, kill: bool = False) -> int:
         """End the process; returns how it ended, which may have been before."""
@@ -280,6 +284,8 @@ class _File:
         self.ticket: _Ticket | None = None
         self.handle = -1
         self.problem: Exception | None = None
+        self.over = False
+        """Whether nothing comes any more."""
         self.limits = limits_for(0)
         try:
             self.handle = parse.open_file(path)
@@ -299,6 +305,8 @@ class _File:
         """The item that was asked for; `END` where there is none."""
         if self.problem is not None:
             raise self.problem
+        if self.over:
+            return END
         answer = _CLIENT.wait(self)
         self.ticket = None
         if answer.kind == child.REFUSED:
@@ -309,7 +317,7 @@ class _File:
             raise Fault(f"{self.path}: reading it failed\n{answer.text}")
         if answer.kind == child.END:
             return END
-        self.delivered += 1
+        self.delivered, self.over = self.delivered + 1, answer.last
         views = self.way == "torch" or len(answer.contents) < len(answer.parts)
         data = parse.map_file(self.handle) if views else memoryview(b"")
         return unpack(answer.body, answer.parts, answer.contents, data)
@@ -338,19 +346,21 @@ def read_value(way: str, path: Path) -> Any:
 def read_all(way: str, paths: Iterable[Path]) -> Iterator[Any]:
     """All that stands in some files, in order; what comes next is read while the caller is busy with the last."""
     left = iter(paths)
-    coming: deque[_File] = deque(_File(way, path) for path in itertools.islice(left, 1))
+    coming: deque[_File] = deque()
     try:
-        while coming:
+        while True:
+            coming.extend(_File(way, path) for path in itertools.islice(left, AHEAD - len(coming)))
+            if not coming:
+                return
             file = coming[0]
             with naming(file.path):
                 item = file.next()
-                if item is not END:
+                if item is not END and not file.over:
                     file.ask()
-            if len(coming) == 1:
-                coming.extend(_File(way, path) for path in itertools.islice(left, 1))
-            if item is END:
+            if item is END or file.over:
                 coming.popleft().close()
-            else:
+            if item is not END:
+                coming.extend(_File(way, path) for path in itertools.islice(left, AHEAD - len(coming)))
                 yield item
             item = None
     finally:

@@ -6,7 +6,6 @@ import math
 import os
 import resource
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 MEMORY_BASE, MEMORY_FACTOR = 512 << 20, 40
@@ -32,30 +31,24 @@ def limits_for(size: int) -> Limits:
     return Limits(max(least, min(MEMORY_BASE + MEMORY_FACTOR * size, machine)), cpu, WALL_BASE + WALL_FACTOR * cpu)
 
 
-def hold_to(limits: Limits) -> None:
-    """Limit this process from now on; the limits of the file before no longer count."""
-    _set(resource.RLIMIT_CPU, math.ceil(time.process_time() + limits.cpu))
-    if (used := address_space()) is not None:
-        _set(resource.RLIMIT_AS, used + limits.memory)
+class Keeper:
+    """Holds this process to limits, file after file."""
 
+    def __init__(self) -> None:
+        self._hard = {kind: resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)}
+        try:
+            self._memory: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # a system that does not tell, and that would not keep to it either
+            self._memory = None
 
-def lift() -> None:
-    """Nothing is limited beyond what whoever started this process has set."""
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_CPU):
-        _set(kind, resource.RLIM_INFINITY)
+    def hold_to(self, limits: Limits) -> None:
+        """Limit this process from now on; the limits of the file before no longer count."""
+        self._set(resource.RLIMIT_CPU, math.ceil(time.process_time() + limits.cpu))
+        if self._memory is not None:
+            used = int(os.pread(self._memory, 64, 0).split()[0]) * resource.getpagesize()
+            self._set(resource.RLIMIT_AS, used + limits.memory)
 
-
-def address_space() -> int | None:
-    """Bytes of address space that this process has; None where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
-    except OSError:
-        return None
-
-
-def _set(kind: int, value: int) -> None:
-    """A soft limit; never above the hard one, which stays."""
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY and (value == resource.RLIM_INFINITY or value > hard):
-        value = hard
-    resource.setrlimit(kind, (value, hard))
+    def _set(self, kind: int, value: int) -> None:
+        """A soft limit; never above the hard one, which stays."""
+        hard = self._hard[kind]
+        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

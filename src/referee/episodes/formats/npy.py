@@ -54,7 +54,7 @@ def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
     observations.place(observed, frames)
     number = int(path.stem) if path.stem.isdecimal() and len(path.stem) < 13 else 0
     meta = Meta(source=str(path), cameras=observed.cameras, episode=number)
-    yield aligned.assemble(observed.arrays, meta, success=labels >= 0.5)
+    return iter([aligned.assemble(observed.arrays, meta, success=labels >= 0.5)])
 
 
 class NpyWriter:

@@ -34,7 +34,7 @@ import itertools
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,15 @@ def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
 
 def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
     """The episodes in the bytes of a file."""
-    release = parse.releaser(data)
-    for episode in _read(parse.pickle_value(data), path):
+    value = parse.pickle_value(data)
+    if isinstance(value, dict):
+        return iter(list(_read(value, path)))  # one; whoever asks sees that it is the last
+    return _released(_read(value, path), parse.releaser(data))
+
+
+def _released(episodes: Iterator[Episode], release: Callable[[], None]) -> Iterator[Episode]:
+    """The same episodes; what was read of the file for each is let go of."""
+    for episode in episodes:
         release()
         yield episode
 

@@ -12,15 +12,15 @@ Way = Callable[[memoryview, Path], Iterator[Any]]
 
 
 def _pickle(data: memoryview, path: Path) -> Iterator[Any]:
-    yield parse.pickle_value(data)
+    return iter([parse.pickle_value(data)])
 
 
 def _npy(data: memoryview, path: Path) -> Iterator[Any]:
-    yield parse.npy_value(data)
+    return iter([parse.npy_value(data)])
 
 
 def _torch(data: memoryview, path: Path) -> Iterator[Any]:
-    yield parse.torch_value(data)
+    return iter([parse.torch_value(data)])
 
 
 WAYS: Mapping[str, Way] = {
