@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import random
-import resource
 import runpy
 import shutil
 import subprocess
@@ -133,15 +132,26 @@ def work(name: str, first: int, last: int, folder: Path) -> None:
             os.chdir(trial)
             path = chance.choice(targets(kind, trial))
             path.write_bytes(mutated(path.read_bytes(), chance, kind=kind.language, canary=canary))
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            before = _peak_memory(reset=True)
             outcome, detail = _read(kind.read, trial)
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+            grown = _peak_memory() - before
             if grown > MEMORY:
                 outcome, detail = "memory", f"{grown >> 20} MiB"
             if canary.exists() or (trial / "x.txt").exists():
                 outcome = "executed"
                 canary.unlink(missing_ok=True)
             report.write(json.dumps(asdict(Result(name, seed, outcome, detail))) + "\n")
+
+
+def _peak_memory(*, reset: bool = False) -> int:
+    """Bytes that this process has held at most since the last reset.
+
+    `getrusage` will not do: its peak is also that of the process which started this one.
+    """
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
 
 
 def _read(read: Callable[[Path], None], trial: Path) -> tuple[str, str]:
