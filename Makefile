@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/recording_speed.py
 	$(BIN)/python benchmarks/kill_recording.py
 	$(BIN)/python benchmarks/kill_labelling.py
+	$(BIN)/python benchmarks/campaign.py --files 10000 --kills 200
 	$(BIN)/python benchmarks/dataset_speed.py
 	$(BIN)/python benchmarks/lerobot_reads.py
 	$(BIN)/python benchmarks/reward_training.py
@@ -78,11 +79,20 @@ bench: setup
 clean:
 	rm -rf $(VENV) .stamps .bench
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# Every package is one whose digest stands in requirements/lock.txt, where that serves; torch comes as its index has it.
+$(VENV)/.installed: pyproject.toml constraints.txt requirements/lock.txt requirements/build.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Referee needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@if $(BIN)/python requirements/lock.py --check; then \
+	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/build.txt && \
+	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --no-build-isolation -r requirements/lock.txt && \
+	  $(BIN)/python -m pip install --quiet -c constraints.txt torch && \
+	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
+	else \
+	  echo "note: requirements/lock.txt is for Python 3.11 to 3.13 on Linux x86-64: installing without digests" && \
+	  $(BIN)/python -m pip install --quiet --upgrade pip && \
+	  $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"; \
+	fi
 	touch $@
 
 # Software Vulkan, with which ManiSkill draws where there is no GPU: two files from Debian's Chromium, into ~/.cache.

@@ -51,7 +51,7 @@ def main() -> int:
         for kill in range(args.kills):
             times, killed = killed_run(folder, args, choose.uniform(1.0, 4.0), resume=kill > 0)
             store = EpisodeStore(folder / "recording")
-            recover(store, older_than=-1.0)
+            recover(store)
             log = LabelLog.of(store)
             found = {episode.meta.id: log.resolve(episode).tolist() for episode in store}
             (new,) = found.keys() - labelled.keys()

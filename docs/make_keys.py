@@ -1,7 +1,7 @@
-"""Writes docs/keys.md: every key that the user documents show, and what becomes of it. Run it after a new key.
+"""Writes docs/keys.md: every key that RLinf's guides show, and what becomes of it. Run it after a new key.
 
-The documents' settings are tests/config/documents/*.yaml, one file for each block that they show. A test checks that
-keys.md is what this script writes, and that each block loads.
+The guides' settings are tests/documented/guides/blocks/*.yaml, one file for each block that they show. Tests check
+that keys.md is what this script writes, that each block loads, and that each key has its effect.
 """
 
 from __future__ import annotations
@@ -9,24 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from referee.config.guides import IMPLIED
 from referee.config.keys import known_keys
 from referee.config.leaves import Leaf, Origin, dotted, flatten
-from referee.config.translate import ROWS, Translator
+from referee.config.translate import GUIDES, ROWS
+from referee.config.translator import Translator
 from referee.errors import ConfigError
 
 HERE = Path(__file__).parent
-BLOCKS = HERE.parent / "tests/config/documents"
-INTRODUCTION = """# Keys of the documents
+BLOCKS = HERE.parent / "tests/documented/guides/blocks"
+INTRODUCTION = """# Keys of RLinf's guides
 
-Every key that the five user documents show, in the order in which they show it, and what becomes of it here. An older
-spelling is translated, with one notice when the configuration is loaded; a key that needs no counterpart is accepted,
-with a notice that says why. `referee config show PRESET` lists all keys there are.
+Every key that RLinf's five reward-model guides show, in the order in which they show it, and what becomes of it here.
+An older spelling is translated. `referee config explain FILE` prints the same for a file of yours, and
+`referee config show PRESET` lists all keys there are.
+
+{guides}
 
 Written by `python docs/make_keys.py`.
 """
+IMPLIED_HEAD = """
+## Values that follow from the spelling
+
+The older guides leave some values unsaid. A configuration in their spelling (`reward.reward_model.*` in 000 and 003,
+`reward.resnet.*`, `reward.reward_model_type` or `reward.mode` in 002) that uses a reward model gets these values,
+unless a file or the command line names the key.
+
+| key | value | guides | only with | effect |
+|---|---|---|---|---|"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class Block:
     name: str
     preset: str
     text: str
+    overrides: tuple[str, ...] = ()
+    """What the front door of the documents adds; only for a block that is a whole file."""
 
     @property
     def document(self) -> str:
@@ -44,14 +60,20 @@ class Block:
 
     def file(self) -> str:
         """The block as a file that a user would write."""
-        return f"defaults:\n  - {self.preset}\n  - _self_\n{self.text}"
+        return self.text if self.overrides else f"defaults:\n  - {self.preset}\n  - _self_\n{self.text}"
 
 
 def blocks() -> Iterator[Block]:
     """All blocks of all documents."""
     for path in sorted(BLOCKS.glob("*.yaml")):
         first, _, text = path.read_text().partition("\n")
-        yield Block(path.stem, first.removeprefix("# over: "), text)
+        preset, _, recipe = first.partition(": ")[2].partition(", started with ")
+        yield Block(path.stem, preset, text, (recipe,) if recipe else ())
+
+
+def leaves(block: Block) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The keys of a block and their values, without the list of files that it begins from."""
+    return ((path, value) for path, value in flatten(yaml.safe_load(block.text)) if path[0] != "defaults")
 
 
 def fate(key: str, value: object, block: Block) -> str:
@@ -65,16 +87,15 @@ def fate(key: str, value: object, block: Block) -> str:
     except ConfigError as error:
         return f"refused: {str(error).partition('refused: ')[2]}"
     if found is None:
-        said = (
-            translate.notices[0].partition("has no effect: ")[2].removesuffix("; remove it")
-            if translate.notices
-            else ""
-        )
-        return f"no effect: {said}" if said else "what happens anyway"
+        if not translate.entries:
+            return "what happens anyway"
+        row = translate.entries[-1].row
+        return f"{'not needed' if row.harmless is None else 'no effect'}: {row.because}"
     place, leaf = found
     assert _known(dotted(place)), f"{key} of {block.name} is not known"
     changed = f" = `{_shown(leaf.value)}`" if leaf.value != value else ""
-    return "the same" if dotted(place) == key and not changed else f"`{dotted(place)}`{changed}"
+    here = "the same" if dotted(place) == key and not changed else f"`{dotted(place)}`{changed}"
+    return here + "".join(f"; a warning: {line.partition('): ')[2]}" for line in translate.warnings)
 
 
 def _known(key: str) -> bool:
@@ -95,14 +116,23 @@ def table() -> str:
     """The whole page."""
     rows: dict[tuple[str, str], list[str]] = {}
     for block in blocks():
-        for path, value in flatten(yaml.safe_load(block.text)):
+        for path, value in leaves(block):
             if value == []:  # the list itself; its entries follow
                 continue
             rows.setdefault((dotted(path), fate(dotted(path), value, block)), []).append(block.document)
     for row in (row for row in ROWS if row.refused):
         rows[row.old, f"refused: {row.because}"] = [row.document]
-    lines = [INTRODUCTION, "| key | documents | here |", "|---|---|---|"]
+    for row in ROWS:
+        for value, because in row.refusals.items():
+            rows[f"{row.old}: {_shown(value)}", f"refused: {because}"] = [row.document]
+    guides = "\n".join(f"- {number}: {title}" for number, title in GUIDES.items())
+    lines = [INTRODUCTION.format(guides=guides), "| key | guides | here |", "|---|---|---|"]
     lines += [f"| `{key}` | {', '.join(dict.fromkeys(seen))} | {what} |" for (key, what), seen in rows.items()]
+    lines.append(IMPLIED_HEAD)
+    for each in IMPLIED:
+        only = f"`{each.only_if.replace(', ', '`, `')}`" if each.only_if else ""
+        effect = f"{each.effect}; recommended: {each.advice}" if each.advice else each.effect
+        lines.append(f"| `{each.key}` | `{_shown(each.value)}` | {', '.join(each.guides)} | {only} | {effect} |")
     return "\n".join(lines) + "\n"
 
 

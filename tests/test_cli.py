@@ -13,7 +13,7 @@ from PIL import Image
 
 from referee.cli import main
 from referee.config import load, to_yaml
-from referee.errors import RefereeError
+from referee.errors import RefereeError, one_line
 from referee.runners import rundir
 
 
@@ -287,3 +287,8 @@ def test_without_a_verb_the_verbs_are_listed(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().err
     for verb, what in (("run", "start a preset"), ("train", ""), ("audit", ""), ("doctor", "check this machine")):
         assert re.search(rf"^    {verb} +.*{what}", said, re.MULTILINE), said
+
+
+def test_an_error_is_one_short_line_without_control_characters() -> None:
+    text = one_line(RefereeError("a\nb\x1b[31m " + "x" * 100_000 + " end"))
+    assert text.startswith("a b?[31m xxx") and text.endswith("xxx end") and len(text) < 1010

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from referee import cpu
-from referee.sim.assets import cache_dir
+from referee.files import cache_dir
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ from tests.documented.world import World
 from referee.cli import _parser
 from referee.config.keys import known_keys
 from referee.config.schema import Config
-from referee.config.translate import Translator
+from referee.config.translator import Translator
 
 NOT_RUN = {
     r"^\. \.venv/bin/activate": "changes the shell that it is typed in",

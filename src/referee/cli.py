@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from referee import __version__, commands
-from referee.errors import RefereeError
+from referee.errors import RefereeError, one_line, shortage
 
 UNREAD = 141
 """The exit code of programs that end because nobody reads on."""
@@ -39,11 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except RefereeError as error:
-        print(f"referee: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"referee: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("referee: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = shortage(error)
+        if line is None:
+            raise
+        print(f"referee: {line}", file=sys.stderr)
+        return 2
 
 
 def _unread() -> bool:
@@ -66,10 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(verb=commands.run)
 
     config = verbs.add_parser("config", help="look at configurations")
-    config_verbs = config.add_subparsers(required=True, metavar="show|list")
+    config_verbs = config.add_subparsers(required=True, metavar="show|explain|list")
     show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
     _preset_arguments(show)
     show.set_defaults(verb=commands.config_show)
+    explain = config_verbs.add_parser("explain", help="keys as RLinf's guides write them: what each is here, and does")
+    _preset_arguments(explain)
+    explain.set_defaults(verb=commands.config_explain)
     config_verbs.add_parser("list", help="all presets").set_defaults(verb=commands.config_list)
 
     cluster = verbs.add_parser("cluster", help="where workers run")
@@ -155,6 +164,7 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
 
     check = verbs.add_parser("check", help="read every byte of a store; bring back what a killed run left")
     check.add_argument("source", type=Path, help="an episode store")
+    check.add_argument("--adopt", action="store_true", help="also journals whose run cannot be seen to have ended")
     check.set_defaults(verb=commands.episodes_check)
 
     view = verbs.add_parser("view", help="a film strip, a film or a Rerun recording")
@@ -184,7 +194,9 @@ def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     for each in (frames, windows):
         each.add_argument("--raw-data-path", type=Path, required=True, help="an episode store, or another format")
         each.add_argument("--output-dir", type=Path, required=True)
-        each.add_argument("--val-split", type=float, default=0.2, help="share of the episodes (default 0.2)")
+        each.add_argument(
+            "--val-split", type=float, default=0.2, help="share of the episodes (default 0.2; frames: 0 = none)"
+        )
         each.add_argument("--num-samples-per-episode", type=int, default=0, help="evenly spaced; 0 = all (default)")
         each.add_argument("--seed", type=int, default=42)
     frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")

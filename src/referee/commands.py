@@ -10,10 +10,11 @@ TINY_SIZES = {"tiny": {}, "small": {"hidden": 192, "layers": 4, "heads": 4, "vis
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from referee.config import first_time
     from referee.runners import run
 
     loaded = _load(arguments)
-    for notice in loaded.notices:
+    for notice in [*first_time(loaded), *loaded.notices]:
         print(f"note: {notice}", file=sys.stderr)
     run(loaded)
 
@@ -22,6 +23,12 @@ def config_show(arguments: argparse.Namespace) -> None:
     from referee.config import show
 
     print(show(_load(arguments)))
+
+
+def config_explain(arguments: argparse.Namespace) -> None:
+    from referee.config import explain
+
+    print(explain(_load(arguments)), end="")
 
 
 def config_list(arguments: argparse.Namespace) -> None:
@@ -104,7 +111,7 @@ def episodes_check(arguments: argparse.Namespace) -> None:
 
     from referee.runners import episodes
 
-    episodes.check(arguments.source, Console())
+    episodes.check(arguments.source, Console(), adopt=arguments.adopt)
 
 
 def episodes_view(arguments: argparse.Namespace) -> None:

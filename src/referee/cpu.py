@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 from referee import files
-from referee.cache import cache_dir
 
 CAP = "ONEDNN_MAX_CPU_ISA"
 CAPPED = "AVX512_CORE_FP16"
@@ -90,7 +89,7 @@ def _answer_file() -> Path:
 
     said = [_cpu_text("model name"), _cpu_text("flags"), platform.release(), importlib.metadata.version("torch")]
     key = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
-    return cache_dir() / f"cpu-{key}.json"
+    return files.cache_dir() / f"cpu-{key}.json"
 
 
 def _cpu_text(name: str) -> str:

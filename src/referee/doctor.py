@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from referee import cpu
-from referee.cache import cache_dir
 from referee.envs.maniskill import vulkan
 from referee.errors import MissingDependency
+from referee.files import cache_dir
 from referee.sim import engine, gl
 from referee.sim.assets import panda_folder, visual_meshes
 

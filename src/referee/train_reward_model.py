@@ -6,10 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from referee.errors import RefereeError
+from referee.errors import RefereeError, one_line, shortage
+
+if TYPE_CHECKING:
+    from referee.training.recipe import TrainOptions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     add("--negative-dir", type=Path, required=True, help="trajectories without")
     add("--output-checkpoint", type=Path, required=True, help="the .pt to write; its folder is made")
     add("--pretrained-encoder-path", type=Path, help="weights of the encoder; without, it learns before it is frozen")
-    add("--backbone", default="resnet10", help="(default resnet10)")
+    add("--backbone", default="resnet10", help="(default resnet10; resnet10_small is a sixteenth of it)")
     add("--image-key", default="base_camera", help="the camera to look at (default base_camera)")
     add("--image-size", type=int, nargs=3, default=(3, 64, 64), metavar=("C", "H", "W"), help="(default 3 64 64)")
     add("--batch-size", type=int, default=32, help="(default 32)")
@@ -36,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--best-metric", default="val_loss", help="val_loss (default), val_auroc, val_accuracy or train_accuracy"
     )
     more.add_argument("--train-encoder", action="store_true", help="train the encoder too, instead of freezing it")
-    more.add_argument("--width", type=int, default=64, help="channels of the encoder's first layer (default 64)")
+    more.add_argument("--width", type=int, help="channels of the encoder's first layer (default: the backbone's own)")
     more.add_argument(
         "--target-episode-fpr", type=float, default=0.01, help="failing episodes that may be paid (default 0.01)"
     )
@@ -51,27 +55,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(arguments, Console())
     except RefereeError as error:
-        print(f"train_reward_model: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"train_reward_model: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("train_reward_model: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = shortage(error)
+        if line is None:
+            raise
+        print(f"train_reward_model: {line}", file=sys.stderr)
+        return 2
     return 0
 
 
-def run(arguments: argparse.Namespace, console: Console) -> None:
-    """Arguments to options, pictures where they are wanted, and the recipe."""
-    from referee import cpu
+def options_of(arguments: argparse.Namespace) -> TrainOptions:
+    """The options of a training, from the arguments."""
     from referee.models.spec import square
-    from referee.runners.train_reward import train_and_calibrate
     from referee.training.data import DataOptions
-    from referee.training.debug import save_positives
     from referee.training.options import FitOptions
-    from referee.training.recipe import TrainOptions, check_paths
+    from referee.training.recipe import TrainOptions
 
     output = arguments.output_checkpoint
-    folder = arguments.log_path or output.with_suffix("")
-    options = TrainOptions(
+    return TrainOptions(
         data=DataOptions(
             positive_dir=arguments.positive_dir,
             negative_dir=arguments.negative_dir,
@@ -79,11 +85,11 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
             val_split=arguments.val_split,
             seed=arguments.seed,
         ),
-        output=folder,
+        output=arguments.log_path or output.with_suffix(""),
         model={
             "model_type": "binary_classifier",
             "arch": arguments.backbone,
-            "width": arguments.width,
+            **({} if arguments.width is None else {"width": arguments.width}),
             "image_size": square(arguments.image_size),
             "cameras": (arguments.image_key,),
             "hidden_dim": arguments.hidden_dim,
@@ -102,13 +108,25 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
         ),
         checkpoints=(output,),
     )
+
+
+def run(arguments: argparse.Namespace, console: Console) -> None:
+    """Write pictures where they are asked for, and train."""
+    from referee import cpu
+    from referee.runners.rundir import locked
+    from referee.runners.train_reward import train_and_calibrate
+    from referee.training.debug import save_positives
+    from referee.training.recipe import check_paths
+
+    options = options_of(arguments)
     check_paths(options)
     if arguments.visualize_positive:
         folders = (arguments.positive_dir, arguments.negative_dir)
         count = save_positives(folders, arguments.image_key, arguments.vis_output_dir)
         console.print(f"{count} success frames as pictures in {arguments.vis_output_dir}", highlight=False)
     cpu.cap_if_needed()
-    artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
+    with locked(options.output, fix="choose another --log-path"):
+        artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
     console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from referee.config import load, show, to_yaml
 from referee.config.cluster import HardwareConfig, HardwareUnitConfig, NodeGroupConfig, PlacementConfig
+from referee.runtime.placement import plan
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -117,3 +118,67 @@ def test_a_range_of_slots_for_the_reward_is_said_to_be_one() -> None:
     assert said.startswith("cluster.component_placement.reward=0-1 are the slots 0 to 1, with a worker in each")
     assert said.endswith("slot 1 alone is 1-1")
     assert not load("panda_ppo_mlp_resnet_reward", ["cluster.component_placement={env: 0-1, reward: 0-0}"]).notices
+
+
+PLACES = "cluster.component_placement"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([f"{PLACES}.env=0,1"], {"env": "0,1"}),
+        ([f"{PLACES}.env=0-1,3"], {"env": "0-1,3"}),
+        ([f"+{PLACES}.env.placement=0,2", f"{PLACES}.env.node_group=franka"], {"env": ("franka", "0,2")}),
+        ([f"{PLACES}.actor,env,rollout=0-0"], {"actor,env,rollout": "0-0"}),
+        ([f"{PLACES}={{actor,env,rollout: 0-0}}"], {"actor,env,rollout": "0-0"}),
+        ([f"{PLACES}={{'actor,env,rollout': 0-0, reward: 0,1}}"], {"actor,env,rollout": "0-0", "reward": "0,1"}),
+        ([f"{PLACES}='actor,env,rollout: 0-0'"], {"actor,env,rollout": "0-0"}),
+        ([f"{PLACES}={{env: 0,1,3, actor, reward: 2}}"], {"env": "0,1,3", "actor,reward": 2}),
+        ([f'{PLACES}={{env: {{node_group: "4090", placement: 0,1}}, reward: all}}'],
+         {"env": ("4090", "0,1"), "reward": "all"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_commas_on_the_command_line(lines: list[str], expected: dict[str, object]) -> None:
+    places = load("panda_ppo_mlp", lines).config.cluster.component_placement
+    sections = {
+        names: PlacementConfig(node_group=where[0], placement=where[1])
+        if isinstance(where, tuple)
+        else PlacementConfig(placement=where)  # type: ignore[arg-type]
+        for names, where in expected.items()
+    }
+    assert places == sections
+
+
+def test_a_comma_places_a_rank_in_each_slot(mine: Mine) -> None:
+    text = "cluster:\n  component_placement:\n    actor,rollout: 0-0\n    env: 0,2\n    reward: 1\n"
+    in_yaml = load(mine(text)).config.cluster
+    typed = load("panda_expert", [f"{PLACES}={{actor,rollout: 0-0, env: 0,2, reward: 1}}"]).config.cluster
+    assert in_yaml == typed
+    planned = plan(typed)
+    assert [rank.slot for rank in planned["env"]] == [0, 2]
+    assert [rank.slot for name in ("actor", "rollout", "reward") for rank in planned[name]] == [0, 0, 1]
+
+
+def test_several_nodes_of_a_group() -> None:
+    lines = ["cluster.num_nodes=3", "cluster.node_groups=[{label: gpu}]", "cluster.node_groups.0.node_ranks=0,2"]
+    (group,) = load("panda_ppo_mlp", lines).config.cluster.node_groups
+    assert group.node_ranks == "0,2"
+
+
+@pytest.mark.parametrize("text", ["{actor,env}", "{env: 0, actor", "{env: , actor: 0}"])
+def test_a_placement_that_cannot_be_read(error: Error, text: str) -> None:
+    line = error("panda_ppo_mlp", f"{PLACES}={text}")
+    assert line.startswith(f"cannot read override {PLACES}={text}: ")
+    assert "write cluster.component_placement.env=0,1 or" in line
+
+
+def test_an_empty_placement_clears_the_one_below(mine: Mine, here: Path) -> None:
+    assert load(mine(DOCUMENT_004), [f"{PLACES}={{}}"]).config.cluster.component_placement is None
+    replaced = load(mine(DOCUMENT_004), [f"{PLACES}={{}}", f"{PLACES}.env=0"]).config.cluster.component_placement
+    assert replaced == {"env": PlacementConfig(placement=0)}
+    (here / "base.yaml").write_text(Path(mine(DOCUMENT_004)).read_text(), encoding="utf-8")
+    (here / "over.yaml").write_text("defaults: [base, _self_]\ncluster: {component_placement: {}}\n", encoding="utf-8")
+    assert load("over.yaml").config.cluster.component_placement is None
+    assert load("over.yaml").config.cluster.num_nodes == 2
+    assert load(mine(DOCUMENT_004), ["cluster={}"]).config.cluster.component_placement is not None

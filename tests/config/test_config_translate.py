@@ -8,7 +8,8 @@ import pytest
 
 from referee.config import load
 from referee.config.leaves import COMMAND_LINE, Leaf
-from referee.config.translate import ROWS, Translator, ignored, moved, refused
+from referee.config.translate import ROWS, ignored, moved, refused, unneeded
+from referee.config.translator import Translator
 from referee.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -34,17 +35,17 @@ def test_a_file_of_older_keys(mine: Callable[[str], str]) -> None:
     assert (env.task, env.obs_mode, env.num_envs, env.control_mode) == ("PushCube", "rgb", 4, "joint_delta")
     assert env.cameras == ("front", "side")
     assert loaded.sources["env.eval.obs_mode"] == "translated from env.eval.init_params.obs_mode (mine.yaml)"
-    translated, unused = loaded.notices
-    assert translated == (
-        "older keys translated (mine.yaml): env.eval.init_params.id=PushCube-v1 → env.eval.task=PushCube, "
-        "env.eval.init_params.obs_mode → env.eval.obs_mode, "
-        "env.eval.init_params.num_envs → env.eval.num_envs, "
-        "env.eval.init_params.control_mode=pd_joint_delta_pos → env.eval.control_mode=joint_delta, "
-        "env.eval.cameras=[base_camera, side] → env.eval.cameras=[front, side]"
-    )
-    assert unused == (
-        "env.eval.init_params.render_mode (mine.yaml) has no effect: images are rendered on demand; remove it"
-    )
+    (translated,) = loaded.translated
+    assert [(each.written, each.key, each.value) for each in translated.entries] == [
+        ("env.eval.init_params.id", "env.eval.task", "PushCube"),
+        ("env.eval.init_params.obs_mode", "env.eval.obs_mode", "rgb"),
+        ("env.eval.init_params.num_envs", "env.eval.num_envs", 4),
+        ("env.eval.init_params.control_mode", "env.eval.control_mode", "joint_delta"),
+        ("env.eval.init_params.render_mode", None, None),
+        ("env.eval.cameras", "env.eval.cameras", ["front", "side"]),
+    ]
+    assert translated.line == "mine.yaml: 6 RLinf keys translated (referee config explain mine.yaml)"
+    assert loaded.notices == []  # nothing has another effect than the guide says
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_older_task_names(old: str, task: str) -> None:
 def test_overrides_are_translated_too() -> None:
     loaded = load("panda_expert", ["env.eval.init_params={obs_mode: rgb}", "+env.eval.init_params.num_envs=2"])
     assert (loaded.config.env.eval.obs_mode, loaded.config.env.eval.num_envs) == ("rgb", 2)
-    assert len(loaded.notices) == 1 and loaded.notices[0].startswith("older keys translated (command line): ")
+    assert [each.source for each in loaded.translated] == ["command line"] and not loaded.notices
     assert load("panda_expert", ["~env.eval.init_params.num_envs"]).config.env.eval.num_envs == 16
 
 
@@ -92,7 +93,8 @@ def test_wrong_older_keys_and_values(error: Error) -> None:
 def test_rows_of_each_kind_are_one_line() -> None:
     rows = (
         moved("reward.mode", "reward.combine_mode", "002", {"sum": "add"}),
-        ignored("reward.gpu_id", "devices are chosen by placement", "003"),
+        ignored("reward.gpu_id", "devices are chosen by placement", "003", harmless=(0,)),
+        unneeded("reward.group_name", "nobody asks for it", "000"),
         refused("reward.backend", "there is only one; remove it", "003"),
     )
     translate = Translator("x.yaml", rows)
@@ -100,11 +102,13 @@ def test_rows_of_each_kind_are_one_line() -> None:
     assert path == ("reward", "combine_mode") and leaf is not None and leaf.value == "add"
     assert str(leaf.origin) == "translated from reward.mode (command line)"
     assert translate(("reward", "gpu_id"), Leaf(0, COMMAND_LINE)) is None
+    assert translate(("reward", "group_name"), Leaf("Mine", COMMAND_LINE)) is None
+    assert list(translate.notices({})) == []
+    assert translate(("reward", "gpu_id"), Leaf(1, COMMAND_LINE)) is None
     with pytest.raises(ConfigError, match=r"reward.backend .* is refused: there is only one; remove it"):
         translate(("reward", "backend"), Leaf("y", COMMAND_LINE))
-    assert translate.summary() == [
-        "older keys translated (x.yaml): reward.mode=sum → reward.combine_mode=add",
-        "reward.gpu_id (command line) has no effect: devices are chosen by placement; remove it",
+    assert list(translate.notices({})) == [
+        "reward.gpu_id (command line) has no effect: devices are chosen by placement; remove it"
     ]
 
 

@@ -201,7 +201,7 @@ def test_wrong_input_leaves_the_old_files(tmp_path: Path) -> None:
         with pytest.raises(RefereeError, match=reason):
             build_frames(episodes, tmp_path)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    for wrong in ({"fail_success_ratio": -1}, {"cameras": ()}, {"val_split": 0}):
+    for wrong in ({"fail_success_ratio": -1}, {"cameras": ()}, {"val_split": 1}):
         with pytest.raises(RefereeError):
             build_frames(some(), tmp_path, FrameOptions(**wrong))  # type: ignore[arg-type]
 

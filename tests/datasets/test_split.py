@@ -89,6 +89,18 @@ def test_what_cannot_be_split_is_refused_with_the_reason() -> None:
         split([piece("a", "01"), piece("a", "01")], val_split=0.5, seed=0)
 
 
+def test_a_failing_split_says_how_to_go_without() -> None:
+    few = [piece("a", "01"), piece("b", "00"), piece("c", "00")]
+    with pytest.raises(RefereeError, match=r"samples per episode, or do without$"):
+        split(few, val_split=0.3, seed=0, without="do without")
+    with pytest.raises(RefereeError, match=r"label more, or do without$"):
+        split([piece("a", "01")], val_split=0.3, seed=0, without="do without")
+    found = split(few, val_split=0, seed=0, without="do without")
+    assert (ids(found.train), ids(found.val)) == (["a", "b", "c"], [])
+    with pytest.raises(RefereeError, match=r"the data has no success frame: [^,]*, or take more samples per episode$"):
+        split(few[1:], val_split=0, seed=0, without="do without")
+
+
 def test_one_long_episode_is_cut_with_a_gap() -> None:
     labels = "0000011111" * 10
     found = split([piece("long", labels)], val_split=0.2, seed=1, gap=3)

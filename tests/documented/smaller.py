@@ -33,7 +33,20 @@ def smaller(words: Sequence[str]) -> list[str]:
         return [*words, *TWIN]
     if verb == "refine" and words[1] == "run":
         return [*words, "--budget", "6", "--ask", "6", "--steps", "2"]
-    return words if verb != "run" else [*words, *sizes(read(words[1:]))]
+    return words if verb != "run" else [*words, *spelled_alike(sizes(read(words[1:])), words)]
+
+
+OLDER = {"runner.max_epochs": "reward.num_epochs", "actor.global_batch_size": "reward.global_batch_size"}
+
+
+def spelled_alike(lines: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The overrides, in the older spelling where the command uses that: a key may not be set under two names."""
+    found = []
+    for line in lines:
+        key, _, value = line.partition("=")
+        older = OLDER.get(key)
+        found.append(f"{older}={value}" if older and any(word.startswith(f"{older}=") for word in words) else line)
+    return found
 
 
 def read(words: Sequence[str]) -> Loaded:

@@ -143,7 +143,8 @@ class Stage:
         beside = [str(Path(words[0]).parent / "collected_data")] if "process_realworld_data" in name else []
         self.make_room(words, *beside)
         if "main_reward" in name or "train_embodied" in name:
-            words = smaller(["run", "train_reward_model" if "main_reward" in name else words[0], *words])[2:]
+            named = [] if "--config-name" in words else ["train_reward_model"]
+            words = smaller(["run", *named, *words])[1 + len(named) :]
         if "train_reward_model" in name and words[0].startswith("--"):
             words = [*words, "--epochs", "1", "--batch-size", "32", "--width", "8"]
         self._patch.setattr(sys, "argv", [name, *words])

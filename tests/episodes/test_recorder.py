@@ -169,6 +169,48 @@ def test_after_a_restore_recording_goes_on_with_whole_episodes(tmp_path: Path) -
     assert [len(episode) for episode in EpisodeStore(tmp_path)] == [6, 6]
 
 
+@pytest.mark.parametrize("same_store", [True, False])
+def test_numbers_go_on_after_a_kill_and_resume(
+    tmp_path: Path, same_store: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def record(root: Path) -> Recorder:
+        env = make_vec(PandaEnvConfig(task="Reach", num_envs=2, max_episode_steps=4))
+        return Recorder(env, lambda: EpisodeStore(root), cameras=(), wanted=Wanted(target_failure=100))
+
+    still = np.zeros((2, 4), np.float32)
+    first = record(tmp_path / "a")
+    first.reset(seed=0)
+    for _ in range(10):
+        first.step(still)
+    saved = first.save_state()
+    for _ in range(4):  # recorded behind the checkpoint, before the kill
+        first.step(still)
+    first.flush()
+    root = tmp_path / ("a" if same_store else "b")
+    second = record(root)
+    second.restore_state(saved)
+    assert [line for line in caplog.messages if "one in each of 2 environments, are not recorded" in line]
+    assert second.wanted.failures == 4
+    for _ in range(10):
+        second.step(still)
+    second.close()
+    first.close()
+    numbers = sorted((each.meta.env, each.meta.episode) for each in EpisodeStore(root))
+    expected = range(5) if same_store else (2, 3)  # 0 to 2 were recorded by the first
+    assert numbers == [(env, number) for env in range(2) for number in expected]
+
+
+def test_a_state_that_was_saved_while_recording_is_restored_without(tmp_path: Path) -> None:
+    config = PandaEnvConfig(task="Reach", num_envs=2, max_episode_steps=4)
+    recorder = Recorder(make_vec(config), lambda: EpisodeStore(tmp_path), cameras=())
+    observation = recorder.reset(seed=0)[0]
+    plain = make_vec(config)
+    plain.reset(seed=1)
+    np.testing.assert_array_equal(plain.restore_state(recorder.save_state())["states"], observation["states"])
+    recorder.restore_state(plain.save_state())
+    recorder.close()
+
+
 def test_a_longer_episode_than_thought_of_finds_room(tmp_path: Path) -> None:
     env = make_vec(PandaEnvConfig(task="Reach", num_envs=2, max_episode_steps=25))
     recorder = Recorder(env, lambda: EpisodeStore(tmp_path), cameras=())

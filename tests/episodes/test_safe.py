@@ -4,8 +4,11 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
+import warnings
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -17,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from referee.episodes import EpisodeError
-from referee.episodes.formats import safe
+from referee.episodes.formats import inert, rebuild, safe
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
@@ -119,16 +122,21 @@ class Thing:
 
 
 def refuse(data: bytes, folder: Path, ending: str = ".pkl") -> str:
-    """The error for a file; it must come soon, and with little memory."""
+    """The error for a file; it must come soon, and with little memory, and be the same in the other process."""
+    with pytest.raises(EpisodeError) as error:
+        load(data, folder, ending)
+    text = str(error.value)
     tracemalloc.start()
     begin = time.perf_counter()
+    os.environ[safe.READER] = "inline"
     try:
         with pytest.raises(EpisodeError) as error:
             load(data, folder, ending)
         seconds, peak = time.perf_counter() - begin, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    text = str(error.value)
+        del os.environ[safe.READER]
+    assert str(error.value) == text
     assert text.startswith(f"{folder / 'file'}{ending}: ") and "\n" not in text
     assert peak < 30 * len(data) + (100 << 20) and seconds < 30
     return text
@@ -229,6 +237,65 @@ def tensor(size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> b
     return pickle.dumps(Calls(torch._utils._rebuild_tensor_v2, storage, offset, size, stride, False, OrderedDict()), 4)
 
 
+def called(name: str, arguments: bytes, count: int, before: bytes = b"") -> bytes:
+    """A list of `count` results of a name, called each time with what `arguments` pushes."""
+    module, _, function = name.rpartition(".")
+    head = b"\x80\x04" + before + f"c{module}\n{function}\n".encode() + b"q\x0a0"
+    return head + b"](" + (b"h\x0a" + arguments + b"R") * count + b"e."
+
+
+def memoed(value: bytes, slot: int) -> bytes:
+    """Keep a value for later."""
+    return value + b"q" + bytes([slot]) + b"0"
+
+
+def dtype(code: str) -> bytes:
+    text = code.encode()
+    return b"cnumpy\ndtype\n\x8c" + bytes([len(text)]) + text + b"\x89\x88\x87R"
+
+
+def scalars(code: str, content: bytes, count: int) -> bytes:
+    """Text of numpy, made again and again out of the same bytes, which stand at a multiple of 4 in the file."""
+    for padding in range(4):
+        before = [memoed(b"N", slot) for slot in range(8)] + [memoed(dtype(code), 8)]
+        before += [b"N" * padding, memoed(b"h\x08B" + struct.pack("<I", len(content)) + content + b"\x86", 9)]
+        data = called("numpy._core.multiarray.scalar", b"h\x09", count, b"".join(before))
+        if data.index(content) % 4 == 0:
+            return data
+    raise AssertionError
+
+
+def storage_bytes() -> bytes:
+    """A storage as `_load_from_bytes` reads it, with a head that is long to read."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"):
+        torch.save(torch.zeros(4).storage(), buffer, _use_new_zipfile_serialization=False)
+    content = buffer.getvalue()
+    return content.replace(b".", b"N0" * 40_000 + b".", 1)
+
+
+def storages(content: bytes, count: int) -> bytes:
+    before = [memoed(b"N", slot) for slot in range(9)]
+    before += [memoed(b"B" + struct.pack("<I", len(content)) + content + b"\x85", 9)]
+    return called("torch.storage._load_from_bytes", b"h\x09", count, b"".join(before))
+
+
+def types_set_again(count: int) -> bytes:
+    """One type that stands in many places of the memo and gets its state many times."""
+    state = b"(K\x03\x8c\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t"
+    return b"\x80\x04" + memoed(state, 0) + dtype("f4") + b"\x94" * count + b"h\x00b" * count + b"0N."
+
+
+SPENDTHRIFT = {
+    "numpy text, 250 KB": (scalars("U16000", b"a\0\0\0" * 16_000, 37_000), "more memory"),
+    "numpy text, 850 KB": (scalars("U50000", b"a\0\0\0" * 50_000, 130_000), "more memory"),
+    "numpy bytes, 250 KB": (scalars("S50000", b"a" * 50_000, 40_000), "more memory"),
+    "a storage, 108 KB": (storages(storage_bytes(), 5_000), "cut off"),
+    "a type, 100 KB": (types_set_again(25_000), "read"),
+}
+"""Files that made gigabytes out of themselves, or took minutes; and what is to be said of them."""
+
+
 BOMBS = {
     "bytes that are not there": b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"x.",
     "bytes, 4 GB": b"\x80\x03B" + struct.pack("<I", 2**32 - 1) + b"x.",
@@ -264,6 +331,62 @@ BOMBS = {
     "keys that collide": pickle.dumps({index * (2**61 - 1): None for index in range(2000)}, 4),
     "keys that are tuples": pickle.dumps({(1, 2): None}, 4),
 }
+
+
+LOAD = """
+import resource, sys, time
+from pathlib import Path
+from referee.episodes import EpisodeError
+from referee.episodes.formats import inert, rebuild, safe
+before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+try:
+    value = safe.load_pickle(Path(sys.argv[1]))
+    said = "read"
+except EpisodeError as error:
+    said = str(error)
+print(time.perf_counter() - begin, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10, said, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("name", SPENDTHRIFT)
+def test_what_is_made_is_charged(tmp_path: Path, name: str) -> None:
+    """The reader itself, without the limits of another process, ends soon and with little memory."""
+    path = tmp_path / "file.pkl"
+    data, reason = SPENDTHRIFT[name]
+    path.write_bytes(data)
+    environment = {**os.environ, safe.READER: "inline"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    seconds, grown, said = done.stdout.splitlines()
+    assert float(seconds) < 10 and int(grown) < 200 << 20
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("numpy.dtype", b"\x8c\x03U77\x89\x88\x87"),
+        ("numpy._core.multiarray._reconstruct", b"cnumpy\nndarray\nK\x00\x85C\x01b\x87"),
+        ("numpy._core.multiarray.scalar", b"h\x08C\x08abcdefgh\x86"),
+        ("numpy._core.numeric._frombuffer", b"(C\x08abcdefghh\x08K\x01\x85\x8c\x01Ct"),
+        ("builtins.complex", b"G\x00\x00\x00\x00\x00\x00\x00\x00G\x00\x00\x00\x00\x00\x00\x00\x00\x86"),
+        ("builtins.set", b"](K\x01K\x02K\x03e\x85"),
+        ("_codecs.encode", b"\x8c\x05abcde\x8c\x06latin1\x86"),
+        ("collections.OrderedDict", b"](\x8c\x01aK\x01\x86e\x85"),
+    ],
+)
+def test_each_thing_costs_at_least_what_it_takes(name: str, arguments: bytes) -> None:
+    count = 20_000
+    before = b"".join([*(memoed(b"N", slot) for slot in range(8)), memoed(dtype("f8"), 8), memoed(b"N", 9)])
+    data = memoryview(called(name, arguments, count, before))
+    budget = inert.Budget(len(data))
+    full = budget.left
+    tracemalloc.start()
+    made = inert.Reader(data, rebuild.NAMES, budget).run()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(made) == count and full - budget.left > 0.9 * taken
 
 
 @pytest.mark.parametrize("name", BOMBS)

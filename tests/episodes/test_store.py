@@ -3,6 +3,7 @@
 import contextlib
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -100,6 +101,29 @@ def test_no_bytes_can_do_more_than_be_refused(tmp_path_factory: pytest.TempPathF
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
     with contextlib.suppress(EpisodeError):  # anything else that is raised fails the test
         native.read(path).validate()
+
+
+@pytest.mark.parametrize("pixels", [4, 160])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, pixels: int) -> None:
+    """Everywhere in a small file, and in a large one, whose sum is another."""
+    path = tmp_path / "x.safetensors"
+    native.write(path, make_episode(2, pixels=pixels))
+    assert native.verify(path)
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    assert (b"block_sum" in whole[:header]) == (pixels > 4)
+    bits = range(0, 8 * len(whole), 31 if pixels == 4 else 9973)
+    for bit in bits:
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        for verify in (True, False):
+            if verify or bit // 8 < header:
+                with pytest.raises(EpisodeError, match=re.escape(str(path))):
+                    native.read(path, verify=verify)
+    path.write_bytes(whole + b"more")
+    with pytest.raises(EpisodeError, match="checksum"):
+        native.read(path, verify=True)
 
 
 def _fill(root: Path, seed: int, count: int) -> None:

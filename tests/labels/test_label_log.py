@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -52,7 +53,8 @@ def test_every_word_says_who_and_when(tmp_path: Path) -> None:
     log = LabelLog(tmp_path / "labels.jsonl")
     assert log.append("e", True, source="keyboard", frames=(3, 7), who="ada") == 0
     line = json.loads(log.path.read_text())
-    when = line.pop("when")
+    when, checksum = line.pop("when"), line.pop("checksum")
+    assert re.fullmatch("crc32:[0-9a-f]{8}", checksum)
     assert line == {"episode": "e", "frames": [3, 7], "value": True, "source": "keyboard", "who": "ada"}
     assert when.endswith("+00:00") and when[10] == "T"
     assert Word.from_json(log.words[0].to_json(), 0) == log.words[0]

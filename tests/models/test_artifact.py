@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from referee.checksums import read_json
 from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models import artifact as module
@@ -141,7 +142,7 @@ def test_a_new_calibration_is_written_alone(tmp_path: Path) -> None:
 
 
 def _edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps({**read_json(path), **changes}))
 
 
 def _cut(path: Path) -> None:

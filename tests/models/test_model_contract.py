@@ -210,6 +210,8 @@ def test_views_are_found_by_name_or_by_place() -> None:
     np.testing.assert_array_equal(select_views(obs, ("main_images",)), three[:, 0])
     np.testing.assert_array_equal(select_views(obs, ("base_camera",)), three[:, 0])
     np.testing.assert_array_equal(select_views(obs, ("base_camera", "side"), cameras), three[:, :2])
+    called_so = ("wrist", "base_camera", "side")  # then it is that one, and not the first
+    np.testing.assert_array_equal(select_views(obs, ("base_camera",), called_so), three[:, 1])
     tensors = {name: torch.from_numpy(value) for name, value in named.items()}
     np.testing.assert_array_equal(select_views(tensors, ("side", "wrist")), three[:, 1:])  # type: ignore[arg-type]
 

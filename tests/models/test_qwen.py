@@ -1,5 +1,6 @@
 """A tiny Qwen3-VL, saved and loaded as a large one would be: inputs, both read-outs, adapters, and what is refused."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -304,3 +305,9 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "pip install 'referee-rl[vlm]'" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed")
+def test_flash_attention_that_is_not_installed_names_the_other(folder: Path) -> None:
+    with pytest.raises(RefereeError, match=r"flash_attn .* is not installed: set attn_implementation=sdpa"):
+        qwen.load(QwenOptions(model_path=folder, attn_implementation="flash_attention_2"))

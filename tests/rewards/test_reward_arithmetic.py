@@ -68,6 +68,16 @@ def test_a_probability_at_the_threshold_counts() -> None:
     assert found.tolist() == [np.float32(0.3), 0, 1, 0]
 
 
+def test_a_probability_below_the_threshold_can_be_kept() -> None:
+    probability = np.array([0.9, 0.3, 0.01], np.float32)
+    verdict = Verdict(probability, probability, probability >= 0.5)
+    for below, expected in (("zero", [np.float32(0.9), 0, 0]), ("keep", probability.tolist())):
+        options = RewardOptions(reward_type="continuous", below_threshold=below)
+        assert model_rewards(verdict, options, threshold=0.5).tolist() == expected
+    with pytest.raises(RefereeError, match=r"reward\.below_threshold is 'half': use zero or keep"):
+        RewardOptions(below_threshold="half")
+
+
 def test_rollouts_keep_their_shape() -> None:
     rows = Verdict(np.ones((5, 3), np.float32), None, np.eye(5, 3, dtype=bool))
     model = model_rewards(rows, RewardOptions(), threshold=0.5)

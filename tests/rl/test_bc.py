@@ -64,7 +64,7 @@ def test_a_cloned_policy_reaches() -> None:
 def test_a_learner_goes_on_from_a_cloned_policy() -> None:
     """Cloning leaves the gradients where the learner looks for them."""
     policy = Policy(SPEC)
-    ppo = PPO(policy, PPOConfig(), ActorConfig(), torch.Generator())
+    ppo = PPO(policy, PPOConfig(), ActorConfig(global_batch_size=4), torch.Generator())
     clone(policy, {"states": torch.ones(4, 3)}, torch.ones(4, 2), BCConfig(episodes=1, epochs=1), ppo.generator)
     assert ppo.weights.grad is not None
     ppo.weights.grad.fill_(1.0)

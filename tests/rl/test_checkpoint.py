@@ -77,17 +77,23 @@ def test_a_save_that_dies_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["policy.safetensors", "optimizer.safetensors", "state.safetensors", "meta.json"])
 @pytest.mark.parametrize("left", [0.0, 0.5])
-def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: float) -> None:
+@pytest.mark.parametrize("older", [False, True], ids=["", "without checksums"])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: float, older: bool) -> None:
     checkpoint.save(tmp_path / "c", made()[2])
+    if older:
+        (tmp_path / "c" / "checksums.json").unlink()
     path = tmp_path / "c" / name
     path.write_bytes(path.read_bytes()[: int(left * path.stat().st_size)])
-    with pytest.raises(CheckpointError, match=rf"{name} .*earlier"):
+    with pytest.raises(CheckpointError, match=rf"{name}:? .*earlier"):
         checkpoint.load(tmp_path / "c")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "c", made()[2])
     (tmp_path / "c" / "policy.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"policy\.safetensors: is missing"):
+        checkpoint.load(tmp_path / "c")
+    (tmp_path / "c" / "checksums.json").unlink()
     with pytest.raises(CheckpointError, match=r"policy\.safetensors cannot be read"):
         checkpoint.load(tmp_path / "c")
 
@@ -105,6 +111,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "c", made()[2])
     meta = tmp_path / "c" / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "version": 7}))
+    (tmp_path / "c" / "checksums.json").unlink()
     with pytest.raises(CheckpointError, match="has version 7, this program reads version 1"):
         checkpoint.load(tmp_path / "c")
 

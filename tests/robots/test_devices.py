@@ -266,3 +266,19 @@ def test_a_spacemouse_that_sends_zeros_is_found_out() -> None:
     assert not found.good and "nothing but zeros" in found.detail and "spacenavd" in found.fix
     moved = [Motion(), Motion(translation=np.array([0.3, 0.0, 0.0]))]
     assert check_spacemouse(ScriptedInput(moved), SimulatedClock()).good
+
+
+@pytest.mark.parametrize("stamps", [lambda n: float("nan"), lambda n: 1e9, lambda n: -1e9])
+def test_a_puck_whose_reports_are_stamped_oddly_is_not_pushed_for_ever(stamps: Any) -> None:
+    """Whatever a device says of its time: a report that nothing follows moves the arm for 0.3 s."""
+    clock, count = SimulatedClock(), [0]
+
+    def read() -> SimpleNamespace:
+        count[0] += 1
+        return SimpleNamespace(t=stamps(count[0]), x=1.0, y=0.0, z=0.0, roll=0.0, pitch=0.0, yaw=0.0, buttons=[0, 0])
+
+    mouse, moved = SpaceMouse(SimpleNamespace(read=read, close=lambda: None), clock), []
+    for _ in range(20):
+        moved.append(mouse.read().active)
+        clock.sleep(0.1)
+    assert sum(moved) <= 4 and not any(moved[4:])

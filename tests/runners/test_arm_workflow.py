@@ -41,7 +41,9 @@ def test_from_a_pose_to_a_live_verdict(tmp_path: Path) -> None:
     arguments = [*TWIN, "env@env.eval=realworld_peg_insertion", "runner.max_steps=8", "reward.late_seconds=20",
                  f"reward.model.model_path={model}", f"runner.logger.log_path={tmp_path / 'teleop'}"]  # fmt: skip
     said = door("reward/run_realworld_teleop.sh", "realworld_teleop", *arguments)
-    assert len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| probability: ", said, re.M)) == 8
+    assert (
+        len(re.findall(r"^Step \d+ \| rm_reward: [01] \| success: (?:True|False) \| prob: \d\.\d{3}$", said, re.M)) == 8
+    )
 
 
 @pytest.mark.slow
@@ -49,7 +51,7 @@ def test_the_documents_last_step_runs_as_it_stands_there(tmp_path: Path) -> None
     """Document 001, step 4: the keys of its block and its command; only the arm is a twin, and the run is short."""
     spec = ModelSpec(arch="resnet10", width=4, image_size=64, cameras=("wrist", "front"), hidden_dim=8)
     Artifact(build(spec).eval(), Calibration()).save(tmp_path / "best_model")
-    block = yaml.safe_load((ROOT / "tests/config/documents/001_rlpd.yaml").read_text())["reward"]
+    block = yaml.safe_load((ROOT / "tests/documented/guides/blocks/001_rlpd.yaml").read_text())["reward"]
     block["checkpoint_path"] = str(tmp_path / "best_model")
     said = door(
         "embodiment/run_realworld_async.sh", "realworld_peginsertion_rlpd_cnn_async",

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from tests.runners.test_off_policy import SMALL
 from referee.config import load
 from referee.errors import ConfigError, RefereeError
 from referee.refine.retrain import Compared
+from referee.rewards import RewardManager
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import STEP
 from referee.rl.squashed import SquashedPolicy
@@ -123,6 +126,33 @@ def test_verdicts_that_end_episodes_are_watched_and_asked_about_here(tmp_path: P
         assert len(asked) > 0 and all(episode.success is None for episode in asked)  # the queue: nobody answered yet
         frames = next(iter(asked)).view("front")
         assert frames.shape[1:] == (64, 64, 3) and frames.std() > 0
+    finally:
+        run.close()
+
+
+def test_nobody_else_uses_the_model_while_an_evaluation_does(
+    tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the model found in the frames of an evaluation is not mixed with those of a rollout."""
+    run = training(
+        tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}", "reward.reward_mode=per_step"
+    )
+    judge, at_work = RewardManager.judge, list[str]()
+
+    def alone(self: RewardManager, *args: Any, **kwargs: Any) -> Any:
+        at_work.append(threading.current_thread().name)
+        assert len(at_work) == 1, at_work
+        time.sleep(0.02)
+        try:
+            return judge(self, *args, **kwargs)
+        finally:
+            at_work.pop()
+
+    monkeypatch.setattr(RewardManager, "judge", alone)
+    try:
+        for _ in range(6):
+            run.iterate()
+            assert run.evaluate()["eval/reward/judged"] == 4
     finally:
         run.close()
 

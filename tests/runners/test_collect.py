@@ -161,6 +161,7 @@ def test_what_a_kill_left_is_gone_on_with(tmp_path: Path, capsys: pytest.Capture
     journal.flush()
     log = LabelLog.of(store)
     log.append(journal.meta.id, True, frames=(4, None), source="keyboard")
+    del journal  # and its lock
     with alone_in(tmp_path), pytest.raises(RefereeError, match="is being recorded into by another process"):
         run_labels(tmp_path, ["q"], f"runner.resume_dir={tmp_path}")
     run_labels(tmp_path, ["a", "a", "a", "c", "c", "c"] * 4, f"runner.resume_dir={tmp_path}",

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from referee.config import load
-from referee.config.schema import RewardModelConfig
 from referee.envs.contract import split_views
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
@@ -19,6 +18,7 @@ from referee.models.artifact import embed
 from referee.models.contract import probability_of
 from referee.rl import checkpoint
 from referee.runners.environments import open_model
+from referee.runners.model_keys import as_scored
 from referee.runners.train_policy import check, train_policy
 from referee.runners.training import Training
 from referee.workers.reward import first_held
@@ -363,13 +363,12 @@ def test_bad_input(model: Path, lines: list[str], says: str) -> None:
         start()
 
 
-def test_those_who_act_elsewhere_open_the_model_without_a_word(
-    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_differs_is_named_once(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The run takes what the file says, so that whoever opens it again, here or elsewhere, has nothing to say."""
     net = Artifact.load(model).model
     torch.save({"model_state_dict": net.state_dict(), "config": net.spec.to_json()}, tmp_path / "model.pt")
-    said = RewardModelConfig(model_path=str(tmp_path / "model.pt"), arch="resnet50")
-    open_model(said)
+    lines = [f"reward.model.model_path={tmp_path / 'model.pt'}", "reward.model.arch=resnet50"]
+    loaded = as_scored(load("panda_ppo_mlp_resnet_reward", lines))
     assert caplog.text.count("not resnet50: taken from the file") == 1
-    open_model(said, again=True)
+    open_model(loaded.config.reward.model)  # type: ignore[arg-type]
     assert caplog.text.count("not resnet50: taken from the file") == 1

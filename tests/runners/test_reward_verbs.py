@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from referee import train_reward_model
+from referee.checksums import read_json
 from referee.cli import main
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.models.artifact import Artifact
@@ -211,14 +212,14 @@ def test_bad_input_is_one_line(world: Path, tmp_path: Path, capsys: pytest.Captu
     assert "48x48 px, but the model takes 32x32" in line(capsys, "audit", str(model), str(tmp_path / "larger"))
 
     newer = copy("newer")
-    config = json.loads((newer / "config.json").read_text())
+    config = read_json(newer / "config.json")
     (newer / "config.json").write_text(json.dumps({**config, "version": 99}))
     assert "version 99" in line(capsys, "audit", str(newer), fresh)
     cut = copy("cut")
     (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:1000])
     assert "model.safetensors: is cut off or has changed" in line(capsys, "audit", str(cut), fresh)
     odd = copy("odd")
-    calibration = json.loads((odd / "calibration.json").read_text())
+    calibration = read_json(odd / "calibration.json")
     (odd / "calibration.json").write_text(json.dumps({**calibration, "threshold": 1.5}))
     assert "calibration.json: threshold is 1.5, but it must be in 0..1" in line(capsys, "audit", str(odd), fresh)
     assert "no artifact" in line(capsys, "audit", str(tmp_path / "none"), fresh)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from referee.checksums import unsealed
 from referee.cli import main
 from referee.config import load
 from referee.runners.logbook import read_metrics
@@ -51,7 +52,7 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [unsealed(line)[0] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
 
@@ -168,7 +169,7 @@ def test_resuming_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in line
     broken = folder / "checkpoints/step_80/optimizer.safetensors"
     broken.write_bytes(broken.read_bytes()[:100])
-    assert "optimizer.safetensors cannot be read" in refuse(
+    assert "optimizer.safetensors: has changed since it was written" in refuse(
         capsys, "run", "panda_ppo_mlp", *TINY, f"runner.resume_dir={folder}"
     )
 

@@ -24,6 +24,7 @@ from referee.rewards.assign import pay_windows
 from referee.runners import trends
 from referee.runners.background import BackgroundTraining
 from referee.runners.ending import tell
+from referee.runners.model_keys import as_scored
 from referee.runners.placed import PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training
@@ -360,8 +361,7 @@ reward:
     check(loaded.config)
     assert reward.history_reward_assign == "once" and reward.gt_success_bonus == 20.0
     assert trends.buffers_of(reward.model)["history_window"].input_interval == 1  # type: ignore[arg-type]
-    unheard = [line for line in loaded.notices if "no effect" in line]
-    assert len(unheard) == 1 and unheard[0].startswith("reward.group_name")
+    assert not [line for line in loaded.notices if "no effect" in line]
 
 
 @pytest.mark.parametrize(
@@ -401,15 +401,14 @@ def test_images_need_their_own_modes() -> None:
         check(load("panda_ppo_mlp", [*base, "reward.api.api_base=http://x/v1"]).config)
 
 
-def test_a_model_is_asked_as_it_was_taught(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_is_asked_as_it_was_taught() -> None:
     name, words = "qwentrend_input_builder", {"default_task_description": "lift"}
     note = {"input_builder_name": name, "input_builder_params": {"as_video": True}}
-    assert trends._as_taught(note, name, {}) == (name, {"as_video": True})
-    assert trends._as_taught(note, name, words) == (name, {"as_video": True, **words})
-    assert trends._as_taught({}, name, {"max_frames": 2}) == (name, {"max_frames": 2})
-    assert "fine-tuned" not in caplog.text
-    assert trends._as_taught(note, name, {"max_frames": 2}) == (name, {"max_frames": 2})
-    assert "fine-tuned with input_builder_name=qwentrend_input_builder" in caplog.text
+    assert trends.input_as_taught(note, name, {}) == ((name, {"as_video": True}), None)
+    assert trends.input_as_taught(note, name, words) == ((name, {"as_video": True, **words}), None)
+    assert trends.input_as_taught({}, name, {"max_frames": 2}) == ((name, {"max_frames": 2}), None)
+    taught = name, {"as_video": True}
+    assert trends.input_as_taught(note, name, {"max_frames": 2}) == ((name, {"max_frames": 2}), taught)
 
 
 def test_a_model_that_was_taught_in_plain_text_is_asked_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -418,12 +417,26 @@ def test_a_model_that_was_taught_in_plain_text_is_asked_so(tmp_path: Path, caplo
     lines = [*PPO, f"reward.model.model_path={folder}", "reward.model.precision=fp32"]
 
     def chat(*more: str) -> bool:
-        config = load("panda_ppo_mlp_qwentrend_reward", [*lines, *more]).config
-        return make_window_model(config.reward).model.encoder.chat  # type: ignore[attr-defined]
+        loaded = as_scored(load("panda_ppo_mlp_qwentrend_reward", [*lines, *more]))
+        asked: bool = make_window_model(loaded.config.reward).model.encoder.chat  # type: ignore[attr-defined]
+        recorded = loaded.config.reward.model.use_chat_template  # type: ignore[union-attr]
+        assert recorded is asked or (recorded is None and not (folder / qwen.NOTE).exists())
+        return asked
 
     assert chat() is False and "fine-tuned" not in caplog.text
     assert chat("reward.model.use_chat_template=true") is True
     assert "was fine-tuned with use_chat_template=false" in caplog.text
+    qwen.write_note(
+        folder, {"input_builder_name": "qwentrend_input_builder", "input_builder_params": {"max_frames": 3}}
+    )
+    recorded = as_scored(load("panda_ppo_mlp_qwentrend_reward", lines)).tree()["reward"]["model"]
+    assert recorded["input_builder_params"] == {"max_frames": {"value": 3}}
+    caplog.clear()
+    make_window_model(load("panda_ppo_mlp_qwentrend_reward", [*lines, "reward.model.input_builder_params.max_frames=2"])
+                      .config.reward)  # fmt: skip
+    assert "fine-tuned with input_builder_name=qwentrend_input_builder, input_builder_params={'max_frames': 3}" in (
+        caplog.text
+    )
     (folder / qwen.NOTE).unlink()
     assert chat() is True
 

@@ -1,5 +1,7 @@
 """From data to an artifact: what is left on disk, what the artifact says, and how a run goes on or is refused."""
 
+import re
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from referee.models.artifact import Artifact
 from referee.models.registry import build
 from referee.models.spec import ModelSpec
 from referee.train_reward_model import main
+from referee.training import recipe
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, FitOptions
 from referee.training.recipe import TrainOptions, best_model, train
@@ -122,6 +125,29 @@ def test_frozen_encoder_is_warmed_up_encoded_once_and_stays(store: Path, tmp_pat
     assert [path.stat().st_mtime_ns for path in cached] == times
     for name, value in artifact.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_warm_up_counts_as_time_and_not_as_steps(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Reading the data takes half a second more; then 8 steps with the whole model, and 4 epochs with its head."""
+    read = recipe.open_data
+    monkeypatch.setattr(recipe, "open_data", lambda *args: (time.sleep(0.5), read(*args))[1])
+    several = {"training_backend": "ddp", "num_processes": 2} if processes == 2 else {}
+    chosen = options(store, tmp_path, model={"freeze_encoder": True}, encoder_warmup_steps=8, log_interval=2, **several)
+    logged: list[tuple[dict[str, float], int]] = []
+    began = time.perf_counter()
+    _, text = run(chosen, log=lambda values, step: logged.append((values, step)))
+    whole = time.perf_counter() - began
+    steps = [step for _, step in logged]
+    assert steps == sorted(steps) and steps[:5] == [0, 0, 0, 0, 2]
+    assert [values.get("warmup/step") for values, _ in logged[:5]] == [2, 4, 6, 8, None]
+    assert all(("train/loss" in values) != ("warmup/loss" in values) for values, _ in logged)
+    seconds = [values["time/seconds"] for values, _ in logged]
+    assert seconds == sorted(seconds) and seconds[0] >= 0.5 and seconds[-1] <= whole
+    (said,) = re.findall(r"finished at step \d+ after ([\d.]+) s", text)
+    assert float(said) == pytest.approx(seconds[-1], abs=0.06)
 
 
 def test_warm_up_is_chosen_and_said(store: Path, tmp_path: Path) -> None:

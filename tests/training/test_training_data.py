@@ -129,6 +129,14 @@ def test_without_validation_all_frames_are_for_training(tmp_path: Path) -> None:
     assert data.val is None and len(data.train) == 48
 
 
+def test_where_a_split_fails_the_way_without_is_named_and_works(tmp_path: Path) -> None:
+    one = DataOptions(data_path=filled(tmp_path / "store", count=2))
+    with pytest.raises(RefereeError, match=r"--val-split 0 \(in a configuration data\.val_split=0 or runner"):
+        open_data(one, tmp_path / "a")
+    data = open_data(replace(one, val_split=0.0), tmp_path / "b")
+    assert data.val is None and len(data.train) == 12 and not (tmp_path / "b/val.pt").exists()
+
+
 def test_provenance_names_episodes_and_hashes(tmp_path: Path) -> None:
     data = open_data(DataOptions(data_path=filled(tmp_path / "store")), tmp_path / "a")
     found = data.provenance()

@@ -153,7 +153,7 @@ def _known(camera: str, episode: Episode) -> str:
 def named(source: Iterable[Episode], skip: Callable[[str], bool] = lambda id: False) -> Iterator[Episode]:
     """The episodes of a source; those without an id are numbered, as datasets number them."""
     if isinstance(source, EpisodeStore):
-        yield from (source.read(id) for id in list(source.rows) if not skip(id))
+        yield from (source.read(id, verify=True) for id in list(source.rows) if not skip(id))
         return
     for index, episode in enumerate(source):
         found = episode if episode.meta.id else replace(episode, meta=replace(episode.meta, id=f"{index:06d}"))

@@ -1,6 +1,7 @@
 """Typed configuration: presets over groups, checked against a schema, each value with its source."""
 
 from referee.config.arm import FrankaEnvConfig, RobotConfig
+from referee.config.explain import explain, first_time
 from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
@@ -28,6 +29,8 @@ __all__ = [
     "RandomiseConfig",
     "RobotConfig",
     "RunnerConfig",
+    "explain",
+    "first_time",
     "list_presets",
     "load",
     "presets",

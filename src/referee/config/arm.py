@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 
 from referee.config.collection import DataCollectionConfig
 from referee.config.declare import key
+from referee.config.leaves import Leaves
 
 ROBOT_IP = "ROBOT_IP"
 """What presets say where the address of one's own arm belongs."""
 TARGET_EE_POSE = "TARGET_EE_POSE"
+CAMERAS = ("wrist", "front", "side")
+"""In the order in which serial numbers are given to them, where nobody names cameras."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,8 @@ class FrankaEnvConfig:
     reset_speed: float = key(0.15, "metres per second on that way", low=0.01, high=0.5)
     cameras: tuple[str, ...] = key(
         ("wrist", "front"),
-        "the cameras; the first gives main_images, the others extra_view_images",
+        "the first gives main_images, the others extra_view_images; unless set, as many of wrist, front, side as there "
+        "are camera_serials",
         choices=("front", "side", "wrist"),
         low=1,
     )
@@ -105,6 +109,12 @@ class FrankaEnvConfig:
         None, "reward model whose frozen encoder turns images into states, once; null = images as they are"
     )
     max_age: float = key(0.3, "seconds after which a frame or a state is too old to move on", low=0.02)
+    max_ahead: float = key(
+        0.05,
+        "seconds that the stamp of a frame or a state may be in the future; beyond that the arm holds",
+        low=0,
+        high=1,
+    )
     max_action_age: float = key(
         1.0, "seconds between an observation and the action on it, beyond which the arm holds instead", low=0.05
     )
@@ -115,3 +125,16 @@ class FrankaEnvConfig:
         """The same with a twin that takes no time and nobody at its SpaceMouse: to know spaces, or to evaluate."""
         robot = replace(self.robot, driver="twin", realtime=False)
         return replace(self, robot=robot, use_spacemouse=False)
+
+
+def with_serials(leaves: Leaves) -> Leaves:
+    """The same, with one camera for each serial number where nobody has named the cameras."""
+    found = dict(leaves)
+    for side in ("train", "eval"):
+        serials, cameras = leaves.get(("env", side, "camera_serials")), leaves.get(("env", side, "cameras"))
+        if serials is None or cameras is None or cameras.origin.explicit or not serials.value:
+            continue
+        count = 1 if isinstance(serials.value, str) else len(serials.value)
+        if count <= len(CAMERAS):
+            found["env", side, "cameras"] = replace(cameras, value=list(CAMERAS[:count]))
+    return found

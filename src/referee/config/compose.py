@@ -20,7 +20,7 @@ from referee.config import files, overrides
 from referee.config.files import Start
 from referee.config.keys import nearest_word
 from referee.config.leaves import Leaf, Leaves, Origin, flatten, put
-from referee.config.translate import Translator
+from referee.config.translator import COMMAND, Translated, Translator
 from referee.config.yamltext import YAMLError
 from referee.errors import ConfigError
 
@@ -37,6 +37,7 @@ class Composed:
 
     leaves: Leaves
     notices: list[str]
+    translated: tuple[Translated, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def compose(start: Start, lines: Sequence[str], root: type) -> Composed:
 
 
 def _laid(
-    layers: Sequence[Layer], given: overrides.Overrides, root: type, translator: Callable[[str], Translator]
+    layers: Sequence[Layer], given: overrides.Overrides, root: type, translator: Callable[..., Translator]
 ) -> Composed:
     """All layers, with older keys translated; what some of them mean depends on the recipe and on the worlds."""
     translators: dict[str, Translator] = {}
@@ -70,19 +71,21 @@ def _laid(
     notices: list[str] = []
     for layer in layers:
         source = str(layer.origin)
-        notices += _lay(layer, leaves, translators.setdefault(source, translator(source)))
+        own = translators.setdefault(source, translator(source, identity=str(layer.file.resolve())))
+        notices += _lay(layer, leaves, own, root)
     notices += [f"{line} (command line) {HYDRA_UNUSED}" for line in given.hydra]
-    on_top = translators["command line"] = translator("command line")
+    on_top = translators[COMMAND] = translator(COMMAND)
     overrides.apply(given.values, leaves, on_top, root)
     for each in translators.values():
-        notices += each.summary()
         for path, leaf in each.implied.items():
             if path not in leaves:
                 put(leaves, path, leaf)
-    return Composed(leaves, notices)
+    notices += [line for each in translators.values() for line in each.notices(leaves)]
+    translated = [each.translated() for each in translators.values()]
+    return Composed(leaves, notices, tuple(each for each in translated if each is not None))
 
 
-def _lay(layer: Layer, leaves: Leaves, translate: Translator) -> list[str]:
+def _lay(layer: Layer, leaves: Leaves, translate: Translator, root: type) -> list[str]:
     tree = files.read(layer.file)
     tree.pop("defaults", None)
     hydra = tree.pop("hydra", None)
@@ -90,7 +93,7 @@ def _lay(layer: Layer, leaves: Leaves, translate: Translator) -> list[str]:
     for path, value in flatten(tree, prefix):
         translated = translate(path, Leaf(value, layer.origin)) if path else None
         if translated is not None:
-            put(leaves, *translated)
+            overrides.lay(leaves, *translated, root)
     unused = [name for name in hydra or () if name != "searchpath"]
     return [f"hydra.{name} ({layer.origin}) {HYDRA_UNUSED}" for name in unused]
 
@@ -112,6 +115,7 @@ def _defaults_list(start: Start, places: tuple[Path, ...], groups: Sequence[Over
     searchpath = f"hydra.searchpath=[{quoted}]"
     try:
         with _our_hydra(start.directory) as loader:
+            _check_what_is_loaded(loader, places)
             chosen: list[str] = []
             if groups:  # MULTIRUN, because the files may leave a choice open (???)
                 base = loader.compute_defaults_list(start.name, [searchpath], RunMode.MULTIRUN)
@@ -130,6 +134,20 @@ def _defaults_list(start: Start, places: tuple[Path, ...], groups: Sequence[Over
         raise ConfigError(f"{files.shown(start.file)} cannot be composed: {reason}") from error
     ours = [item for item in result.defaults if not item.config_path.startswith("hydra/")]
     return [(item.config_path, item.package or "", item.primary) for item in ours]
+
+
+def _check_what_is_loaded(loader: Any, places: tuple[Path, ...]) -> None:
+    """Have Hydra read no file of a user before it is known to be of a size that can be read."""
+    from hydra._internal.config_repository import ConfigRepository
+
+    class Checked(ConfigRepository):
+        def load_config(self, config_path: str) -> Any:
+            file = files.find(config_path, places)
+            if file is not None:
+                files.check(file)
+            return super().load_config(config_path)
+
+    loader.repository = Checked(loader.config_search_path)
 
 
 @contextmanager

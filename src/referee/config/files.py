@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from referee.config import yamltext
 from referee.config.keys import nearest_word
 from referee.config.leaves import Origin
 from referee.config.yamltext import YAMLError, problem
@@ -58,8 +59,11 @@ def _in_directory(directory: Path, name: str) -> Start:
     if name.endswith(".yml"):
         raise ConfigError(f"{directory / name}: rename it to {name[:-4]}.yaml, the ending that Hydra reads")
     start = Start(directory.resolve(), name.removesuffix(".yaml"))
-    if start.file.is_file():
-        return start
+    try:
+        if start.file.is_file():
+            return start
+    except OSError as error:
+        raise ConfigError(f"{name[:200]} cannot be a file ({error.strerror}): check the path") from error
     if not directory.is_dir():
         raise ConfigError(f"no directory {directory} to look for {name} in: check the path")
     if start.name in presets():
@@ -72,22 +76,41 @@ def _in_directory(directory: Path, name: str) -> Start:
 def _unknown_preset(name: str) -> ConfigError:
     near = nearest_word(name, presets())
     hint = f"did you mean {near}? " if near else ""
-    own = f"for the file here write ./{name}.yaml; " if Path(f"{name}.yaml").is_file() else ""
-    return ConfigError(f"unknown preset {name}: {hint}{own}`referee config list` shows all presets")
+    here = len(name) < 200 and Path(f"{name}.yaml").is_file()
+    own = f"for the file here write ./{name}.yaml; " if here else ""
+    return ConfigError(f"unknown preset {name[:200]}: {hint}{own}`referee config list` shows all presets")
 
 
 def read(file: Path) -> dict[str, Any]:
     """The tree in a YAML file, interpolations unresolved."""
+    check(file)
     try:
         config = OmegaConf.load(file)
     except YAMLError as error:
         raise not_yaml(file, error) from error
-    except (OmegaConfBaseException, OSError, ValueError) as error:
+    except (OmegaConfBaseException, OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{shown(file)} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{shown(file)} holds a list: it must hold keys, as `runner:`")
     tree = OmegaConf.to_container(config, resolve=False)
     return {str(name): child for name, child in tree.items()} if isinstance(tree, dict) else {}
+
+
+def check(file: Path) -> None:
+    """Refuse a user's file that would take too long to read: too large, too deep, or a bomb of aliases."""
+    if HERE in file.parents:
+        return
+    try:
+        if not file.is_file():
+            raise ConfigError(f"{shown(file)} is no file: give a file of YAML")
+        with file.open("rb") as opened:
+            yamltext.check(opened.read(yamltext.MAX_BYTES + 1))
+    except yamltext.TooLarge as error:
+        raise ConfigError(f"{shown(file)} {error}: make it smaller") from error
+    except YAMLError:
+        return  # whoever reads it says where it stopped
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{shown(file)} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def not_yaml(file: Path, error: Exception) -> ConfigError:

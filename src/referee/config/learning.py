@@ -143,5 +143,8 @@ class ActorConfig:
 
     model: PolicyModelConfig = key(PolicyModelConfig, "the network")
     optim: OptimConfig = key(OptimConfig, "the optimiser")
-    global_batch_size: int = key(800, "samples per optimiser step; divides num_envs x rollout_steps", low=1)
+    global_batch_size: int | None = key(
+        None, "samples per optimiser step; PPO: divides num_envs x rollout_steps; null = about a quarter of it, "
+        "at most 1600; SAC: null = 256", low=1,
+    )  # fmt: skip
     num_threads: int = key(0, "threads of an update; 0 = one or all of them, whichever is timed to be faster", low=0)

@@ -6,10 +6,13 @@ import os
 from collections.abc import Sequence
 
 from referee.config import files
+from referee.config.arm import with_serials
+from referee.config.batches import decide_batch
 from referee.config.cluster import several_rewards
 from referee.config.compose import compose
 from referee.config.effects import check_needs, without_effect
 from referee.config.endings import decide
+from referee.config.guides import imply
 from referee.config.interpolate import expand_sections, resolve
 from referee.config.keys import walk
 from referee.config.leaves import dotted
@@ -42,9 +45,11 @@ def load(
     leaves = expand_sections(composed.leaves, Config)
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
     leaves = complete(leaves, Config)
-    leaves = decide(resolve(leaves, Config))
+    leaves, meant, implied = imply(resolve(leaves, Config), composed.translated)
+    leaves = decide_batch(with_serials(decide(leaves)))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
-    notices = composed.notices + without_effect(leaves, config.runner.recipe, Config) + several_rewards(config.cluster)
+    notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config)
+    notices += several_rewards(config.cluster)
     sources = {dotted(path): str(leaf.origin) for path, leaf in leaves.items()}
-    return Loaded(config, start.file.stem, sources, notices)
+    return Loaded(config, start.file.stem, sources, notices, composed.translated, tuple(implied))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from referee.config.guides import Implied
 from referee.config.schema import Config
+from referee.config.translator import Translated
 
 
 @dataclass(frozen=True)
@@ -15,13 +17,17 @@ class Loaded:
     config: the typed tree.
     preset: the preset's name, or the stem of the user's file.
     sources: for each dotted key, where its value came from.
-    notices: what a person should know, one line each: older keys translated, keys without effect.
+    notices: what a person should know whenever it is used, one line each: keys without effect, recommendations.
+    translated: which keys of which source were written as in RLinf's guides; see `referee config explain`.
+    implied: values that follow from that spelling, each with its source.
     """
 
     config: Config
     preset: str
     sources: dict[str, str]
     notices: list[str]
+    translated: tuple[Translated, ...] = ()
+    implied: tuple[tuple[Implied, str], ...] = ()
 
     def tree(self) -> dict[str, Any]:
         """The configuration as plain values: dicts, lists and scalars."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from referee.config.declare import key
 
-ARCHITECTURES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+ARCHITECTURES = (
+    "resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet10_small", "resnet18_small",
+)  # fmt: skip
+"""Those of `models.resnet`: torchvision's by its names, and narrow ones by names of our own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +18,8 @@ class ResNetModelConfig:
     """`resnet`: a ResNet, its feature map averaged, and a small head."""
 
     model_type: str = key("resnet", "which reward model", tag=True)
-    arch: str = key("resnet10", "the encoder", choices=ARCHITECTURES)
-    width: int = key(16, "channels of its first layer; pretrained ones have 64", low=1)
+    arch: str = key("resnet10_small", "the encoder; small ones have a quarter of the channels", choices=ARCHITECTURES)
+    width: int | None = key(None, "channels of its first layer; null = the architecture's own, 64 or 16", low=1)
     norm: str = key("batch", "how channels are normalised", choices=("batch", "group"))
     hidden_dim: int | None = key(256, "of the head; null = one linear layer", low=1)
     dropout: float = key(0.0, "in the head", low=0, high=0.99)
@@ -34,6 +37,7 @@ class BinaryClassifierConfig(ResNetModelConfig):
     """`binary_classifier`: a ResNet10, usually frozen, and a learned weighting of its feature map."""
 
     model_type: str = key("binary_classifier", "which reward model", tag=True)
+    arch: str = key("resnet10", "the encoder; small ones have a quarter of the channels", choices=ARCHITECTURES)
     freeze_encoder: bool = key(True, "train the head alone, on features that are encoded once")
     num_spatial_blocks: int = key(8, "learned weightings of the feature map", low=1)
     pooling: str = key("spatial", "weigh the whole feature map, or its average", choices=("spatial", "average"))

@@ -152,12 +152,12 @@ class RunnerConfig:
         only_if=FITS,
     )
     val_check_interval: int = key(1, "epochs between validations", low=1, only_if=FITS)
-    save_steps: int = key(0, "also save every so many steps; 0 = never", low=0, only_if=FITS)
+    save_steps: int = key(0, "save every so many steps instead of epochs; 0 = by save_interval", low=0, only_if=FITS)
     log_interval: int = key(10, "steps between lines of the log", low=1, only_if=FITS)
     early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
     save_dir: str | None = key(
         None,
-        "where the best weights go once more, as reward_model_best.pt and best_model.pt; null = nowhere",
+        "where step_<n>/checkpoint.pt, reward_model_best.pt and best_model.pt go; null = steps in the run",
         only_if="recipe=train_reward",
     )
     target_episode_fpr: float = key(
@@ -175,7 +175,9 @@ class RunnerConfig:
     num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
     num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
                                only_if=LABELS)  # fmt: skip
-    val_split: float = key(0.2, "share of the frames, or episodes, for validation", low=0.01, high=0.9, only_if=LABELS)
+    val_split: float = key(
+        0.2, "share of the frames, or episodes, for validation; 0 = none", low=0, high=0.9, only_if=LABELS
+    )
     fail_success_ratio: float = key(2.0, "failures kept per success in training; 0 = all", low=0, only_if=LABELS)
     random_seed: int = key(42, "of the split and of which failures are kept", low=0, only_if=LABELS)
     labelling: LabellingConfig = key(LabellingConfig, "how keys label", only_if=LABELS)
@@ -187,6 +189,9 @@ class RunnerConfig:
         None, "Rerun: a .rrd file to fill, `spawn` to open a viewer, or the address of one; null = none",
         only_if="recipe=teleop",
     )  # fmt: skip
+    show_latency: bool = key(
+        False, "a column with the milliseconds from a frame to its verdict", only_if="recipe=teleop"
+    )
     logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
@@ -252,7 +257,7 @@ class EnvSection:
 class RewardModelConfig:
     """The model that pays, and where it computes."""
 
-    model_path: str | None = key(None, "the artifact; or weights as .pt or .safetensors, which the keys below describe")
+    model_path: str | None = key(None, "the artifact, which says what it is; or weights as .pt or .safetensors")
     backend: str = key("torch", "what computes", choices=("torch", "compile", "onnxruntime", "openvino"))
     int8: bool = key(False, "in whole numbers of 8 bits", only_if="backend=onnxruntime or backend=openvino")
     debug_save_dir: str | None = key(None, "write some judged frames there as pictures; null = none")
@@ -267,7 +272,7 @@ class RewardModelConfig:
     hidden_dim: int | None = key(None, "of the head", low=1)
     dropout: float | None = key(None, "in the head", low=0, high=0.99)
     normalize: bool | None = key(None, "by ImageNet's mean and deviation")
-    precision: str | None = key(None, "of the encoder", choices=("fp32", "bf16"))
+    precision: str | None = key(None, "of the encoder; null = as it was trained", choices=("fp32", "bf16"))
     num_spatial_blocks: int | None = key(None, "of binary_classifier", low=1)
     pooling: str | None = key(None, "of binary_classifier", choices=("spatial", "average"))
     freeze_encoder: bool | None = key(None, "as it was trained")
@@ -312,7 +317,7 @@ class RewardConfig:
     """A learned reward; the ground truth pays, ends and chooses nothing unless a key here says so."""
 
     use_reward_model: bool = key(False, "pay by what the model says, instead of the environment's reward")
-    use_reward_prob: bool = key(False, "show probabilities, too", only_if="runner.recipe=teleop")
+    use_reward_prob: bool = key(False, "a column with the probability of each frame", only_if="runner.recipe=teleop")
     standalone_realworld: bool = key(
         False, "the verdict ends episodes, and the environment's own success does not", only_if="runner.recipe=teleop"
     )
@@ -348,6 +353,10 @@ class RewardConfig:
     reward_threshold: float | None = key(
         None, "probability from which a state is a success; null = the artifact's own", low=0, high=1, only_if=PAYS
     )
+    below_threshold: str = key(
+        "zero", "what a probability below reward_threshold becomes: 0, or the reward as it is",
+        choices=("zero", "keep"), only_if="reward_type=continuous",
+    )  # fmt: skip
     gate_k: int | None = key(None, "successes among the last gate_n states; null = the artifact's own", low=1)
     gate_n: int | None = key(None, "null = the artifact's own", low=1)
     veto_unknown: bool = key(

@@ -22,8 +22,9 @@ def show(loaded: Loaded) -> str:
     width = min(COMMENT_COLUMN, max(len(text) for text, key in rows if key))
     for text, key in rows:
         lines.append(f"{text:<{width}}  # {loaded.sources[key]}" if key else text)
-    if loaded.notices:
-        lines += ["", *(f"# note: {notice}" for notice in loaded.notices)]
+    notices = [*(each.line for each in loaded.translated), *loaded.notices]
+    if notices:
+        lines += ["", *(f"# note: {notice}" for notice in notices)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,27 +1,32 @@
-"""Keys and values of the older documents, each translated to its canonical home by one row of one table.
+"""Keys and values of RLinf's reward-model guides, each with its canonical home: one row of one table.
 
-A later section adds rows to ROWS, one line each. Each file, and the command line, is translated before they
-are laid over each other, so an older key in a user's file beats a newer one in a group, as it should.
+A later section adds rows to ROWS, one line each; `translator.py` applies them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from referee.config.arm import TARGET_EE_POSE
 from referee.config.collection import DataCollectionConfig
 from referee.config.keys import specs
-from referee.config.leaves import Leaf, Path, dotted
+from referee.config.leaves import Path, dotted
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.reward_training import BinaryClassifierConfig
 from referee.config.schema import PandaEnvConfig, RewardModelConfig
-from referee.errors import ConfigError
 
 Values = Mapping[Any, Any]
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+GUIDES: Mapping[str, str] = {
+    "000": "Reward Model Workflow Documentation",
+    "001": "Reward Model Integration (Real-World)",
+    "002": "ResNet Reward Model Training Guide",
+    "003": "Reward Model Workflow (in Chinese)",
+    "004": "Reward Model Guide",
+}
+"""RLinf's guides by the number that rows name."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,11 @@ class Row:
     values: Values | None = None  # older value: value; other values stay
     because: str = ""
     refused: bool = False
-    accepts: tuple[Any, ...] | None = None  # of a key without effect: the values that are harmless
+    accepts: tuple[Any, ...] | None = None  # of a key without effect: all others are refused
+    harmless: tuple[Any, ...] | None = ()  # of a key without effect: values whose effect nobody misses; None: all
+    same_as: str | None = None  # of a key without effect: a key whose value it repeats, which is harmless
+    warnings: Values = field(default_factory=dict)  # older value: what to know about it
+    refusals: Values = field(default_factory=dict)  # older value: why it is refused, and what to give instead
     implies: tuple[tuple[str, Any], ...] = ()  # keys and the values that they take, unless somebody sets them
     drops: tuple[Any, ...] = ()  # values that say nothing
     recipe: str | None = None  # the only recipe in which the key means this
@@ -65,9 +74,16 @@ def valued(key: str, values: Values, document: str, world: str | None = None) ->
     return Row(key, key, document, values, world=world)
 
 
-def ignored(old: str, because: str, document: str, accepts: tuple[Any, ...] | None = None) -> Row:
-    """A key that needs no counterpart; it is accepted and reported."""
-    return Row(old, None, document, because=because, accepts=accepts)
+def ignored(old: str, because: str, document: str, harmless: tuple[Any, ...] = (), same_as: str | None = None) -> Row:
+    """A key whose effect is missing here; it is accepted, with a warning unless its value is harmless."""
+    return Row(old, None, document, because=because, harmless=harmless, same_as=same_as)
+
+
+def unneeded(
+    old: str, because: str, document: str, accepts: tuple[Any, ...] | None = None, recipe: str | None = None
+) -> Row:
+    """A key that needs no counterpart: what it asks for happens anyway, so that it is accepted without a warning."""
+    return Row(old, None, document, because=because, accepts=accepts, harmless=None, recipe=recipe)
 
 
 def refused(old: str, because: str, document: str) -> Row:
@@ -107,8 +123,17 @@ CLASSIFIER = (("actor.model.model_type", "binary_classifier"),)
 LEARNS, POLICY = "train_reward", "train_policy"
 OLD_TASKS = {f"{task}-v1": task for task in specs(PandaEnvConfig)["task"].key.choices or ()}
 
+PRETRAINED = (
+    "nothing is downloaded: name a local file with the encoder's weights of torchvision or SERL (.pth, .pt or "
+    ".safetensors), or false to start without"
+)
+NEGATIVE = (
+    "a policy that gets only negative rewards may collapse, so RLinf's guide says not to set it: "
+    "use reward.fail_reward=0.0"
+)
+
 ROWS: tuple[Row, ...] = (
-    ignored("*.group_name", "groups of workers are called as in cluster.component_placement", "000"),
+    unneeded("*.group_name", "groups of workers are called as in cluster.component_placement", "000"),
     # What a policy looks at is what its environment draws; presets evaluate as they train.
     moved("actor.model.image_keys", "env.train.cameras", "000", recipe=POLICY),
     Row("actor.model.image_size", "env.train.image_size", "000", convert=_side, recipe=POLICY),
@@ -119,7 +144,7 @@ ROWS: tuple[Row, ...] = (
     ),
     moved("env.*.init_params.id", "env.*.task", "002", world=MANISKILL),
     valued("env.*.sim_backend", {"physx_cpu": "cpu", "physx_cuda": "gpu", "cuda": "gpu"}, "002", MANISKILL),
-    ignored("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
+    unneeded("env.*.init_params.render_mode", "images are rendered on demand", "002", accepts=("rgb_array", None)),
     valued("env.*.control_mode", {"pd_ee_delta_pos": "ee_delta", "pd_joint_delta_pos": "joint_delta"}, "002", PANDA),
     valued("env.*.cameras", {"base_camera": "front"}, "000", PANDA),
     moved("env.*.override_cfg.*", "env.*.*", "001"),
@@ -155,12 +180,17 @@ ROWS: tuple[Row, ...] = (
             ("save_dir", "runner.save_dir"),
         )
     ),
+    unneeded("reward_training.enabled", "reward_training.only=true says it already", "002", (True,), LEARNS),
     ignored("reward_training.*", "reward_training.only=true trains the reward model, and only that", "002"),
-    *(moved(f"reward.model.{name}", f"actor.model.{name}", "003", None, CLASSIFIER, LEARNS) for name in MODEL),
+    # A saved configuration names them all, with null; there they say nothing.
+    Row("reward.model.model_type", "actor.model.model_type", "003", drops=(None,), recipe=LEARNS),
+    *(
+        Row(f"reward.model.{name}", f"actor.model.{name}", "003", implies=CLASSIFIER, drops=(None,), recipe=LEARNS)
+        for name in MODEL
+    ),
     *(
         moved(f"reward.{old}", new, "003", values, recipe=LEARNS)
         for old, new, values in (
-            ("model.model_type", "actor.model.model_type", None),
             ("model.image_keys", "data.cameras", None),
             ("model.pretrained_encoder_path", "actor.model.pretrained", None),
             ("model.use_pretrain", "actor.model.pooling", {True: "spatial", False: "average"}),
@@ -176,16 +206,16 @@ ROWS: tuple[Row, ...] = (
             ("save_dir", "runner.save_dir", None),
         )
     ),
-    ignored("reward.data.image_key", "data.cameras names the views", "003"),
-    ignored("reward.data.num_workers", "frames are read from mapped files", "003"),
-    ignored("reward.gpu_id", "the device is found by itself", "003"),
+    ignored("reward.data.image_key", "data.cameras names the views", "003", same_as="data.cameras"),
+    unneeded("reward.data.num_workers", "frames are read from mapped files", "003"),
+    ignored("reward.gpu_id", "the device is found by itself", "003", harmless=(0,)),
     moved("runner.output_dir", "runner.logger.output_dir", "003"),
     moved("runner.experiment_name", "runner.logger.experiment_name", "003"),
     valued("runner.task_type", {"reasoning": "text"}, "003"),
     valued("actor.model.model_type", {"resnet_reward": "resnet"}, "001"),
-    valued("actor.model.pretrained", {False: None}, "004"),
+    Row("actor.model.pretrained", "actor.model.pretrained", "004", {False: None}, refusals={True: PRETRAINED}),
     converted("actor.model.image_size", _side, "004"),
-    # The model that pays: `reward.reward_model` in 000 and 003, `reward.resnet` in 002.
+    # The model that scores: `reward.reward_model` in 000 and 003, `reward.resnet` in 002.
     *(
         moved(f"reward.{place}.{old}", f"reward.model.{new}", document, values)
         for place, document in (("reward_model", "000"), ("resnet", "002"))
@@ -198,7 +228,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *(moved(f"reward.{place}.reward_type", "reward.reward_type", "000") for place in ("reward_model", "resnet")),
     *(
-        ignored(f"reward.{place}.pretrained_encoder_path", "the model's weights hold those of its encoder", "000")
+        unneeded(f"reward.{place}.pretrained_encoder_path", "the model's weights hold those of its encoder", "000")
         for place in ("reward_model", "resnet")
     ),
     refused("reward.lr_sched.*", "set actor.optim.schedule and actor.optim.warmup_ratio instead", "003"),
@@ -207,108 +237,14 @@ ROWS: tuple[Row, ...] = (
     moved("reward.checkpoint_path", "reward.model.model_path", "001"),
     moved("reward.reward_model_type", "reward.model.model_type", "002"),
     moved("reward.mode", "reward.combine_mode", "002"),
-    moved("reward.use_negative_reward", "reward.fail_reward", "001", {True: -1.0, False: 0.0}),
+    Row("reward.use_negative_reward", "reward.fail_reward", "001", {True: -1.0, False: 0.0}, warnings={True: NEGATIVE}),
     valued("reward.model.model_type", {"resnet_reward": "resnet"}, "001"),
     valued("reward.history_reward_assign", {True: "once", False: "end"}, "004"),
     moved("reward.model.gt_success_bonus", "reward.gt_success_bonus", "004"),
     converted("reward.model.image_size", _side, "001"),
-    ignored("env.*.reward_render_mode", "every frame is drawn where episodes are recorded", "002", accepts=("always",)),
+    unneeded("env.*.reward_render_mode", "every frame is drawn where episodes are recorded", "002", ("always",)),
 )
-
-
-@dataclass
-class Translator:
-    """Translates the leaves of one file, or of one command line, and remembers what it did."""
-
-    source: str
-    rows: Sequence[Row] = ROWS
-    recipe: str = ""  # rows for another one do not count
-    worlds: Mapping[str, str] = field(default_factory=dict)  # env_type of env.train and env.eval
-    done: list[str] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-    implied: dict[Path, Leaf] = field(default_factory=dict)
-    spelling: dict[Path, str] = field(default_factory=dict)  # canonical path: how it was written here
-
-    def __call__(self, path: Path, leaf: Leaf) -> tuple[Path, Leaf] | None:
-        """The canonical path and leaf; None when the key is accepted without effect."""
-        old_path, old_value = path, leaf.value
-        if isinstance(leaf.value, str):  # what it refers to may have moved, too
-            leaf = replace(leaf, value=REFERENCE.sub(lambda found: f"${{{self._moved(found[1])}}}", leaf.value))
-        for row in self.rows:
-            stars = row.matches(path) if self._counts(row, path) else None
-            if stars is None:
-                continue
-            if leaf.value in row.drops:
-                return None
-            if row.new is None:
-                self._without_effect(row, path, leaf)
-                return None
-            for key, value in row.implies if leaf.value is not False else ():  # what is off implies nothing
-                origin = replace(leaf.origin, older=dotted(path))
-                self.implied.setdefault(tuple(key.split(".")), Leaf(value, origin))
-            path = _filled(row.new, stars)
-            value = row.convert(leaf.value) if row.convert else _new_value(leaf.value, row.values or {})
-            leaf = replace(leaf, value=value)
-        self._check_single(path, dotted(old_path))
-        if path != old_path:
-            leaf = replace(leaf, origin=replace(leaf.origin, older=dotted(old_path)))
-        if leaf.value != old_value:
-            self.done.append(f"{dotted(old_path)}={_text(old_value)} → {dotted(path)}={_text(leaf.value)}")
-        elif path != old_path:
-            self.done.append(f"{dotted(old_path)} → {dotted(path)}")
-        return path, leaf
-
-    def target(self, path: Path) -> Path:
-        """The canonical path alone, for a key that is to be deleted."""
-        for row in self.rows:
-            stars = row.matches(path) if self._counts(row, path) else None
-            if stars is not None and row.new is not None:
-                path = _filled(row.new, stars)
-        return path
-
-    def _counts(self, row: Row, path: Path) -> bool:
-        world = self.worlds.get(path[1], PANDA) if path[0] == "env" and len(path) > 1 else None
-        return row.recipe in (None, self.recipe) and row.world in (None, world)
-
-    def _moved(self, key: str) -> str:
-        return dotted(self.target(tuple(key.split("."))))
-
-    def summary(self) -> list[str]:
-        """The notices of this source: one for all translations, one for each key without effect."""
-        lines = [f"older keys translated ({self.source}): {', '.join(dict.fromkeys(self.done))}"] if self.done else []
-        return lines + self.notices
-
-    def _without_effect(self, row: Row, path: Path, leaf: Leaf) -> None:
-        what = f"{dotted(path)} ({leaf.origin})"
-        if row.refused:
-            raise ConfigError(f"{what} of the older documents is refused: {row.because}")
-        if row.accepts is not None and leaf.value not in row.accepts:
-            raise ConfigError(f"{what} has no effect here and accepts only {row.accepts[0]}: {row.because}; remove it")
-        self.notices.append(f"{what} has no effect: {row.because}; remove it")
-
-    def _check_single(self, path: Path, written: str) -> None:
-        """A key may be given twice on a command line, but not under two names."""
-        first = self.spelling.setdefault(path, written)
-        if first != written:
-            raise ConfigError(
-                f"{first} and {written} are both set ({self.source}) and mean the same: keep only {dotted(path)}"
-            )
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*", r"([^.]+)"))
-
-
-def _filled(pattern: str, stars: tuple[str, ...]) -> Path:
-    parts = iter(stars)
-    return tuple(next(parts) if part == "*" else part for part in pattern.split("."))
-
-
-def _new_value(value: Any, values: Values) -> Any:
-    if isinstance(value, list):
-        return [_new_value(entry, values) for entry in value]
-    return values.get(value, value) if isinstance(value, str | int | float | bool) else value
-
-
-def _text(value: Any) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)

@@ -23,6 +23,9 @@ from referee.labels.log import FAILURE, SUCCESS, UNKNOWN, LabelLog, held_frames
 _log = logging.getLogger(__name__)
 
 
+WITHOUT = "go without validation: --val-split 0 (in a configuration data.val_split=0 or runner.val_split=0)"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FrameOptions:
     """How frames are chosen."""
@@ -32,6 +35,7 @@ class FrameOptions:
     num_samples_per_episode: int = 0
     """Labelled frames of each episode, evenly spaced with the last one kept; 0 takes all."""
     val_split: float = 0.2
+    """Share of the episodes for validation; 0 = none, all frames are for training."""
     seed: int = 42
     cameras: tuple[str, ...] = ("main_images",)
     """Names of the views, the main one first."""
@@ -66,7 +70,8 @@ class FramesSummary:
     """What was built, and what looked wrong on the way."""
 
     train: SideCounts
-    val: SideCounts
+    val: SideCounts | None
+    """None without validation."""
     success: int
     """Frames before sampling, as those below."""
     fail: int
@@ -80,7 +85,7 @@ class FramesSummary:
         lines = [
             f"{self.success} success, {self.fail} fail and {self.unlabelled} unlabelled frames{held}",
             str(self.train),
-            str(self.val),
+            "without validation: all frames are for training" if self.val is None else str(self.val),
         ]
         return "\n".join(lines + [f"warning: {line}" for line in self.warnings])
 
@@ -93,7 +98,9 @@ def build_frames(
     labels: LabelLog | None = None,
     name: str = "",
 ) -> FramesSummary:
-    """Write train.pt and val.pt; a label is about that very frame. Never more than one episode is in memory.
+    """Write train.pt, and val.pt unless `val_split` is 0; a label is about that very frame.
+
+    Never more than one episode is in memory.
 
     source: read twice; an iterator that can be read only once is kept on disk in between.
     labels: words beside the recorded truth; a store's own log unless another is given.
@@ -120,7 +127,7 @@ def build_frames(
         for line in suspicions:
             _log.warning("%s", line)
         sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap,
-                      stretches=options.stretches)  # fmt: skip
+                      stretches=options.stretches, without=WITHOUT)  # fmt: skip
         sides = replace(sides, train=_with_fewer_failures(sides.train, options.fail_success_ratio, options.seed))
         metadata = _metadata(name, options, counts, sides)
         train, val = _write(episodes(), folder, sides, options.cameras, metadata)
@@ -172,7 +179,7 @@ def _metadata(name: str, options: FrameOptions, counts: np.ndarray, sides: Split
 
 def _write(
     episodes: Iterator[Episode], folder: Path, sides: Split, cameras: tuple[str, ...], metadata: dict[str, Any]
-) -> tuple[SideCounts, SideCounts]:
+) -> tuple[SideCounts, SideCounts | None]:
     """The second pass: both files are written side by side, and get their names when both are whole."""
     pieces: dict[str, list[tuple[str, Piece]]] = {}
     for side, found in (("train", sides.train), ("val", sides.val)):
@@ -181,7 +188,8 @@ def _write(
     counts: list[SideCounts] = []
     names: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
-        paths = {side: stack.enter_context(files.replacing(folder / f"{side}.pt")) for side in ("train", "val")}
+        written = ("train", "val") if sides.val else ("train",)
+        paths = {side: stack.enter_context(files.replacing(folder / f"{side}.pt")) for side in written}
         writers = {side: stack.enter_context(PayloadWriter(path)) for side, path in paths.items()}
         samples: dict[str, dict[str, list[int]]] = {side: {} for side in writers}
         tasks: set[str] = set()
@@ -206,6 +214,9 @@ def _write(
             full = writer.finish({**metadata, **where})
             hash, path = full["content_hash"], folder / f"{side}.pt"
             counts.append(SideCounts(path, len(samples[side]), full["num_success"], full["num_fail"], hash))
+    if not sides.val:
+        (folder / "val.pt").unlink(missing_ok=True)  # of an earlier split
+        return counts[0], None
     return counts[0], counts[1]
 
 

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from referee import files
+from referee import checksums, files
+from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
 
 FORMAT = "referee-frames-1"
@@ -56,21 +57,10 @@ class RewardDatasetPayload:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read any .pt of this schema, ours or another's, memory-mapped; code inside is refused."""
-        try:
-            try:
-                values = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            except (RuntimeError, ValueError) as error:
-                if "mmap" not in str(error):
-                    raise
-                values = torch.load(path, map_location="cpu", weights_only=True)  # from before zip archives
-        except FileNotFoundError as error:
-            raise RefereeError(f"{path} is not there") from error
-        except pickle.UnpicklingError as error:
-            raise RefereeError(
-                f"{path}: refused, it holds more than tensors and plain values ({_brief(error)})"
-            ) from error
-        except Exception as error:  # a broken file fails in many ways, none of which is ours
-            raise RefereeError(f"{path}: is cut off, broken or not a .pt file ({_brief(error)})") from error
+        path = Path(path)
+        if not path.exists():
+            raise RefereeError(f"{path} is not there")
+        values = load_torch(path)
         if not isinstance(values, dict) or not {"images", "labels"} <= values.keys():
             raise RefereeError(f"{path}: holds no images and labels, as a reward dataset must")
         images, labels, metadata = values["images"], values["labels"], values.get("metadata", {})
@@ -152,7 +142,8 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
     images in memory. Others' lists of tensors (float or uint8, CHW or HWC) are brought to the same form.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, verify: bool = True) -> None:
+        """verify: read all of it once, and refuse a file that has changed since it was written."""
         self.path = Path(path)
         own = _open_own(self.path)
         if own is not None:
@@ -162,12 +153,14 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
             payload = RewardDatasetPayload.load(self.path)
             self._rows = _TensorRows(payload, self.path)
             labels, self.metadata = payload.labels, payload.metadata
+        if verify and zipfile.is_zipfile(self.path):
+            checksums.verify_zip(self.path)
         self.labels = torch.tensor(labels)
         """int64[N]"""
         self.sample_shape = self._rows.shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path,)  # another process opens the file for itself
+        return _opened, (self.path,)  # another process opens the file for itself
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -219,6 +212,11 @@ class RewardBinaryDataset(Dataset[tuple[torch.Tensor, int]]):
         said = self.metadata.get("content_hash")
         if said != f"sha256:{digest.hexdigest()}":
             raise RefereeError(f"{self.path}: its content is not what was written (hash)")
+
+
+def _opened(path: Path) -> RewardBinaryDataset:
+    """A file that was verified where it was opened first."""
+    return RewardBinaryDataset(path, verify=False)
 
 
 class _FileRows:

@@ -52,23 +52,27 @@ def split(
     gap: int = GAP,
     words: tuple[str, str] = ("success frame", "failure frame"),
     stretches: bool = False,
+    without: str = "",
 ) -> Split:
     """A split that depends on the ids and the seed only; both sides hold success and failure, or it is refused.
 
     Episodes with success, without, and with success only are shared out alike. A single episode is cut: its validation
     side is the stretch whose share of success is most like the whole, with `gap` frames left out around it.
     stretches: several episodes are cut like one where they cannot be shared out with both kinds on both sides.
+    without: how one goes without validation, for the refusal; then `val_split` may be 0, and all is for training.
     """
     found = sorted(episodes, key=lambda piece: piece.episode)
-    if not 0 < val_split < 1:
+    if not 0 <= val_split < 1 or not (val_split or without):
         raise RefereeError(f"val_split is {val_split}, but both sides need a share: choose one between 0 and 1")
     twice = [a.episode for a, b in itertools.pairwise(found) if a.episode == b.episode]
     if twice:
         raise RefereeError(f"episode {twice[0]} is there twice: give each its own id")
     found = [piece for piece in found if (piece.labels >= 0).any()]
     _refuse_one_sided("the data", found, words)
+    if not val_split:
+        return Split(tuple(found), ())
     if len(found) == 1:
-        result = _cut(found, val_split, seed, gap)
+        result = _cut(found, val_split, seed, gap, without)
     else:
         val = _choose(found, val_split, seed)
         result = Split(
@@ -76,9 +80,9 @@ def split(
             tuple(piece for piece in found if piece.episode in val),
         )
         if stretches and not (_two_sided(result.train) and _two_sided(result.val)):
-            result = _cut(found, val_split, seed, gap)
+            result = _cut(found, val_split, seed, gap, without)
     for name, side in (("training", result.train), ("validation", result.val)):
-        _refuse_one_sided(f"the {name} side of {len(found)} episode{'s' * (len(found) > 1)}", side, words)
+        _refuse_one_sided(f"the {name} side of {len(found)} episode{'s' * (len(found) > 1)}", side, words, without)
     assert_no_leak(result.train, result.val)
     return result
 
@@ -140,11 +144,12 @@ def _two_sided(pieces: Sequence[Piece]) -> bool:
     return all(any(_kind(piece)[index] for piece in pieces) for index in (0, 1))
 
 
-def _refuse_one_sided(name: str, pieces: Sequence[Piece], words: tuple[str, str]) -> None:
+def _refuse_one_sided(name: str, pieces: Sequence[Piece], words: tuple[str, str], without: str = "") -> None:
     kinds = [_kind(piece) for piece in pieces]
     for index, word in enumerate(words):
         if not any(kind[index] for kind in kinds):
-            raise RefereeError(f"{name} has no {word}: record or label more, or take more samples per episode")
+            more = f", or {without}" if without else ""
+            raise RefereeError(f"{name} has no {word}: record or label more, or take more samples per episode{more}")
 
 
 def _choose(found: Sequence[Piece], val_split: float, seed: int) -> set[str]:
@@ -179,7 +184,7 @@ def _choose(found: Sequence[Piece], val_split: float, seed: int) -> set[str]:
     return set(val)
 
 
-def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int) -> Split:
+def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int, without: str) -> Split:
     """Whole episodes in two: one stretch over all of them for validation, the rest but the gaps for training."""
     labels = np.concatenate([piece.labels for piece in pieces])
     name, count = pieces[0].episode, len(labels)
@@ -201,7 +206,7 @@ def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int) -> Spli
         its = "its " if len(pieces) == 1 else ""
         raise RefereeError(
             f"{only} no stretch of {length} of {its}{count} frames leaves success and failure on both sides "
-            f"(gap {gap}): record or label more, or change val_split"
+            f"(gap {gap}): record or label more, or {without or 'change val_split'}"
         )
     start, stop = best[2], best[2] + length
     return Split(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from referee import files
+from referee import checksums, files
 from referee.datasets.source import rereadable, resolve
 from referee.datasets.split import Piece, assert_no_leak, frame_hashes, order_key, sample_evenly, split
 from referee.episodes import Episode, EpisodeStore
@@ -190,7 +189,7 @@ def build_windows(
         _write(episodes(), built, sides, options)
         counts = {side: dict.fromkeys(LABELS, 0) | Counter(w.label for w in sides[side]) for side in sides}
         ids = {side: sorted({window.episode for window in sides[side]}) for side in sides}
-        files.write_json(
+        checksums.write_json(
             built / INFO,
             {"version": FORMAT, "source": name, **asdict(options), "label_counts": counts, "episodes": ids},
         )
@@ -286,10 +285,10 @@ def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Windo
         for side, window in wanted.get(episode.meta.id, ()):
             path = Path(side, "pkl", f"{len(rows[side]):06d}_{window.label}.pkl")
             task = episode.meta.description or options.task or episode.meta.task
-            with (built / path).open("wb") as file:
-                pickle.dump({"task": task, **asdict(window), **window_images(episode, window)}, file, protocol=4)
+            data = pickle.dumps({"task": task, **asdict(window), **window_images(episode, window)}, protocol=4)
+            (built / path).write_bytes(data)
             row = {"pkl_path": str(path), "task": task, "answer": window.label, **asdict(window)}
-            rows[side].append(json.dumps(row))
+            rows[side].append(checksums.sealed_line({**row, "crc32": checksums.crc32(data)}))
     for side, lines in rows.items():
         files.write_text(built / side / SEGMENTS, "".join(line + "\n" for line in lines))
 

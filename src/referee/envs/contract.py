@@ -178,6 +178,18 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
         return list(self.cameras if cameras is None else cameras)
 
 
+VOID = ("hold", "unseen")
+"""What an arm tells of steps in which nothing counts; in vectors with masks, `_hold` and `_unseen`."""
+
+
+def void_steps(info: Mapping[str, Any]) -> np.ndarray | bool:
+    """Steps in which an arm held, or whose result was not seen: bool[N], or False for none. Nothing in them counts."""
+    void: np.ndarray | bool = False
+    for name in VOID:
+        void = void | np.asarray(info.get(f"_{name}", False))
+    return void
+
+
 def ends(held: np.ndarray, success: np.ndarray, config: Ending) -> tuple[np.ndarray, np.ndarray]:
     """How many successes in a row there are now, i64[n], and the episodes that these end, bool[n]."""
     held = (held + 1) * success

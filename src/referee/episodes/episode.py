@@ -16,6 +16,8 @@ IMAGES = ("main_images", "extra_view_images")
 PROGRESS = "progress"
 """The signal that holds how far a state is, in 0..1, where a recorder knew it."""
 GRASP = "grasp"
+WHOLE_SUCCESS = "success"
+"""In `Meta.extra`: what the source said of an episode as a whole, where no state of it is marked as a success."""
 TASK_SUCCESS = "task_success"
 """What a twin knows of its task, where success is said by somebody else: a pose, a person."""
 INTERVENED = "intervened"
@@ -105,7 +107,9 @@ class Episode:
 
     @property
     def success_once(self) -> bool | None:
-        """Whether any state is a success; None where nobody has said so."""
+        """Whether any state is a success, or its source said so of the episode as a whole; None where nobody did."""
+        if self.meta.extra.get(WHOLE_SUCCESS) is True:
+            return True
         return None if self.success is None else bool(self.success.any())
 
     @property

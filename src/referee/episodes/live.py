@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,16 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from referee import files
 from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv, StepResult
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.journal import Journal
-from referee.episodes.recorder import SIGNALS, STEP_SIGNALS, Wanted, really_taken
+from referee.episodes.recorder import SIGNALS, Wanted, really_taken, step_signal
 from referee.episodes.store import EpisodeStore
 
 SECONDS = 0.4
 """Between two writings; with the time that one takes, less than a second is ever at stake."""
 ENV_SUCCESS = "env_success"
 """The signal that holds what the environment thinks of a state, where a person has the word."""
+
+_log = logging.getLogger(__name__)
 
 
 class LiveRecording:
@@ -90,8 +94,9 @@ class LiveRecording:
         """The first state of an episode."""
         seen = self._seen(observation)
         self._journal = Journal(
-            self.store, replace(self._meta, episode=self._number), max_seconds=float("inf"), max_states=1 << 60
-        )
+            self.store, replace(self._meta, episode=self._number), max_seconds=float("inf"), max_states=1 << 60,
+            say=_say,
+        )  # fmt: skip
         self._number += 1
         self._once = False
         self._journal.start(seen, **self._about(info, {}))
@@ -184,12 +189,19 @@ class LiveRecording:
         """truth: the info about a state; step: that about the step that led to it."""
         signals: dict[str, Any] = {name: truth[name][0] for name in SIGNALS if name in truth}
         for name in self._env.step_signals:
-            signals[name] = bool(step.get(STEP_SIGNALS[name], (False,))[0])
+            signals[name] = bool(step_signal(name, step, 1)[0])
         success = bool(truth["success"][0])
         self._once |= success
         if self._trust:
             return {"success": success, "signals": signals}
         return {"signals": {**signals, ENV_SUCCESS: success}}
+
+
+def _say(line: str) -> None:
+    """To the log, and to the person, where the log goes to a file."""
+    _log.warning("%s", line)
+    if logging.getLogger("referee").handlers:
+        print(f"\n{line}", file=sys.stderr, flush=True)
 
 
 def check_single(env: RefereeVectorEnv) -> None:
@@ -205,10 +217,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Hold a run's folder while recording into it; a second recording there is refused. A kill lets go of it."""
     handle = os.open(folder / ".recording", os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EpisodeError(f"{folder} is being recorded into by another process: end that first") from None
+        if files.try_lock(handle) is False:
+            raise EpisodeError(f"{folder} is being recorded into by another process: end that first")
         yield
     finally:
         os.close(handle)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, void_steps
 from referee.envs.wrapper import EnvWrapper
 from referee.episodes.episode import GRASP, HELD, IMAGES, INTERVENED, PROGRESS, TASK_SUCCESS, Episode, Meta
-from referee.episodes.writer import BackgroundWriter, Sink
+from referee.episodes.writer import BackgroundWriter, NumberedSink, Sink
 
 SIGNALS = (GRASP, PROGRESS, TASK_SUCCESS)
-STEP_SIGNALS = {INTERVENED: "_intervene_action", HELD: "_hold"}
-"""Signals about the step that led to a state, and the masks that an env tells them by."""
 STEPS = ("actions", "rewards", "terminated", "truncated")
 """What is about steps; all else is about states, of which there is one more."""
+OWN = "recorder."
+"""What names of the recorder in a saved state begin with."""
 COPIED = 16
 """Episodes that are copied in one go: fewer calls, but more memory before the first of them can be written."""
+
+_log = logging.getLogger(__name__)
+
+
+def step_signal(name: str, info: Mapping[str, Any], num_envs: int) -> np.ndarray:
+    """A signal bool[N] about the step that led to a state, from the info of that step."""
+    mask = void_steps(info) if name == HELD else info.get({INTERVENED: "_intervene_action"}[name], False)
+    return np.broadcast_to(mask, num_envs)
 
 
 @dataclass
@@ -58,7 +67,7 @@ class Recorder(EnvWrapper):
 
     Images are taken for `cameras` (None: all of the env's; (): none), from the observation where it holds them, else
     drawn for the occasion. An episode is kept when it ends; those that were under way when recording began, or when a
-    saved state was restored, have no beginning and are not kept; a saved state knows nothing of recordings.
+    saved state was restored, have no beginning and are not kept.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class Recorder(EnvWrapper):
         self._writer: BackgroundWriter | None = None
         self._steps = np.zeros(env.num_envs, np.int64)
         self._live = np.zeros(env.num_envs, bool)
+        self._resumed = False
         self._episodes = np.zeros(env.num_envs, np.int64)
         self._everyone = np.arange(env.num_envs)
         self._left: np.ndarray | None = None
@@ -111,10 +121,26 @@ class Recorder(EnvWrapper):
         self._as_asked(result[4])
         return result
 
+    def save_state(self) -> dict[str, np.ndarray]:
+        """See `RefereeVectorEnv`; with how many episodes were kept, but without those that are under way."""
+        kept = np.array([self.wanted.successes, self.wanted.failures])
+        return {**self.env.save_state(), f"{OWN}episodes": self._episodes.copy(), f"{OWN}kept": kept}
+
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
-        """See `RefereeVectorEnv`; recording goes on with the next episodes."""
+        """See `RefereeVectorEnv`; recording goes on with the next episodes, and with the next numbers."""
+        observation = self.env.restore_state({name: value for name, value in state.items() if not name.startswith(OWN)})
         self._live[:] = False
-        return self.env.restore_state(state)
+        self._resumed = True
+        if f"{OWN}episodes" in state:  # not where nothing was recorded before
+            self._episodes[:] = state[f"{OWN}episodes"]
+            self.wanted.successes, self.wanted.failures = map(int, state[f"{OWN}kept"])
+        if not self.wanted.satisfied:
+            _log.warning(
+                "recording goes on with the next episodes: those under way at the checkpoint, one in each of %d "
+                "environments, are not recorded",
+                self.num_envs,
+            )
+        return observation
 
     def close_extras(self, **kwargs: Any) -> None:
         """Write what is waiting, then close the env."""
@@ -175,8 +201,7 @@ class Recorder(EnvWrapper):
 
     def _about_step(self, info: dict[str, Any]) -> dict[str, np.ndarray]:
         """Who moved the arm here, where that may be somebody else than the policy; nobody, if nothing is told."""
-        nobody = np.zeros(self.num_envs, bool)
-        return {f"signals/{name}": info.get(STEP_SIGNALS[name], nobody) for name in self.env.step_signals}
+        return {f"signals/{name}": step_signal(name, info, self.num_envs) for name in self.env.step_signals}
 
     def _keep(self, ids: np.ndarray) -> None:
         """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""
@@ -190,11 +215,21 @@ class Recorder(EnvWrapper):
             copied = {name: array[some, : longest + 1] for name, array in arrays.items()}
             for place, i in enumerate(some):
                 rows = {name: array[place, : lengths[i] + (name not in STEPS)] for name, array in copied.items()}
+                writer = self._open_writer()
                 meta = replace(self._meta, env=i, episode=int(self._episodes[i]))
                 self._episodes[i] += 1
-                if self._writer is None:
-                    self._writer = BackgroundWriter(self._open(), capacity=self._capacity)
-                self._writer.put(Episode.from_arrays(rows, meta))
+                writer.put(Episode.from_arrays(rows, meta))
+
+    def _open_writer(self) -> BackgroundWriter:
+        """The writer; after a resume, numbers go on behind those that its sink holds already."""
+        if self._writer is None:
+            sink = self._open()
+            if self._resumed and isinstance(sink, NumberedSink):
+                for env, number in sink.last_numbers(self._meta.rank).items():
+                    if env < self.num_envs:
+                        self._episodes[env] = max(self._episodes[env], number + 1)
+            self._writer = BackgroundWriter(sink, capacity=self._capacity)
+        return self._writer
 
     def _seen(self, observation: Observation) -> Observation:
         """What is recorded of the present states."""

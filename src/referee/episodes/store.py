@@ -5,62 +5,35 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
-import json
+import logging
 import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from referee import files
+from referee.episodes import manifest
 from referee.episodes.episode import Episode, EpisodeError
 from referee.episodes.formats import native
+from referee.episodes.manifest import Row
+
+__all__ = ["EPISODES", "JOURNALS", "LABELS", "MANIFEST", "EpisodeStore", "Row", "new_id"]
 
 EPISODES, MANIFEST, LABELS, JOURNALS = "episodes", "manifest.jsonl", "labels.jsonl", "journals"
 STALE_SECONDS = 600
-"""A temporary file that old belongs to nobody any more."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the manifest says about an episode: enough to list, choose and split without opening it."""
-
-    id: str
-    steps: int
-    success_once: bool | None
-    success_at_end: bool | None
-    bytes: int
-    task: str
-    source: str
-    cameras: tuple[str, ...]
-    created: str
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps({**vars(self), "cameras": list(self.cameras)}, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, line: str) -> Row:
-        """The inverse; ValueError, TypeError or KeyError if it is none."""
-        values: dict[str, Any] = json.loads(line)
-        return cls(**{**values, "cameras": tuple(values["cameras"])})
-
-    @classmethod
-    def of(cls, episode: Episode, size: int) -> Row:
-        """The row of an episode whose file has `size` bytes."""
-        meta = episode.meta
-        return cls(meta.id, len(episode), episode.success_once, episode.success_at_end, size, meta.task, meta.source,
-                   meta.cameras, meta.created)  # fmt: skip
+"""Before that, nobody asks whether the writer of a temporary file is still there."""
+_log = logging.getLogger(__name__)
 
 
 class EpisodeStore:
     """Episodes as files `episodes/<id>.safetensors`, and a manifest that can always be rebuilt from them.
 
     An episode is written under a temporary name, flushed to disk and only then named: `append` returns when it can no
-    longer be lost. Opening a store repairs its manifest.
+    longer be lost. Opening a store repairs its manifest. Reading needs no lock and writes nothing that it need not, so
+    that a store on a read-only file system can be read.
     """
 
     def __init__(self, root: Path | str, *, create: bool = True) -> None:
@@ -78,13 +51,17 @@ class EpisodeStore:
         """The manifest as it was when last looked at, by id, oldest first."""
         self.broken: dict[str, str] = {}
         """Files that cannot be read, and why; they are left where they are."""
+        self.without_checksum = 0
+        """Files of older versions, in which `check` cannot notice every change; counted there."""
+        self._verified: set[str] = set()
         self.refresh()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Episode]:
-        return (self.read(id) for id in list(self.rows))
+        """All episodes, each checked byte by byte the first time."""
+        return (self.read(id, verify=True) for id in list(self.rows))
 
     def path(self, id: str) -> Path:
         """The file of an episode."""
@@ -96,22 +73,31 @@ class EpisodeStore:
 
     def append_many(self, episodes: Sequence[Episode]) -> list[str]:
         """The same for several at once, which costs the disk less; returns when all of them are safe."""
+        return self._write(episodes)
+
+    def replace_by_longer(self, episode: Episode) -> str:
+        """Put a recording in the place of its own beginning, which the store holds under the same id."""
+        self._verified.discard(episode.meta.id)
+        return self._write([episode], replacing=True)[0]
+
+    def _write(self, episodes: Sequence[Episode], *, replacing: bool = False) -> list[str]:
         now = datetime.now(UTC)
         whole = [self._named(episode, now + timedelta(microseconds=i)) for i, episode in enumerate(episodes)]
         goals = [f"{self._folder}/{episode.meta.id}{native.SUFFIX}" for episode in whole]
         temporaries = [f"{self._folder}/.{episode.meta.id}.{os.getpid()}" for episode in whole]
         left = set(temporaries)
         try:
-            sizes = _write_all(temporaries, whole)
-            for temporary, goal, episode in zip(temporaries, goals, episodes, strict=True):
-                if episode.meta.id and os.path.exists(goal):  # noqa: PTH110 - an id of our own is new
-                    raise EpisodeError(f"{goal} is there already: an id is given once")
-                os.rename(temporary, goal)  # noqa: PTH104 - half of the calls of Path.rename
-                left.remove(temporary)
+            with _written(temporaries, whole) as sizes:
+                for temporary, goal, episode in zip(temporaries, goals, episodes, strict=True):
+                    taken = episode.meta.id and os.path.exists(goal)  # noqa: PTH110 - an id of our own is new
+                    if taken and not replacing:
+                        raise EpisodeError(f"{goal} is there already: an id is given once")
+                    os.rename(temporary, goal)  # noqa: PTH104 - half of the calls of Path.rename
+                    left.remove(temporary)
             files.flush(self._folder)
             rows = [Row.of(episode, size) for episode, size in zip(whole, sizes, strict=True)]
-            with self._locked(), self._manifest.open("a") as manifest:
-                manifest.write("".join(row.to_json() + "\n" for row in rows))
+            with self._locked(), self._manifest.open("a") as lines:
+                lines.write("".join(row.to_json() + "\n" for row in rows))
         except OSError as error:
             raise EpisodeError(f"cannot write to {self.root} ({error.strerror})") from error
         finally:
@@ -130,90 +116,131 @@ class EpisodeStore:
         created = episode.meta.created or now.isoformat(timespec="milliseconds")
         return replace(episode, meta=replace(episode.meta, id=id, created=created)).validate()
 
-    def read(self, id: str) -> Episode:
-        """An episode, memory-mapped."""
-        if not self.path(id).exists():
+    def read(self, id: str, *, verify: bool = False) -> Episode:
+        """An episode, memory-mapped; its header is checked.
+
+        verify: read and check all of its bytes too, unless this object has done so before.
+        """
+        path = self.path(id)
+        if not path.exists():
             raise EpisodeError(f"{self.root} holds no episode {id}")
-        return native.read(self.path(id))
+        episode = native.read(path, verify=verify and id not in self._verified)
+        if verify:
+            self._verified.add(id)
+        return episode
 
     def refresh(self) -> None:
         """Look again at what is there, and put the manifest right where it differs from the files."""
-        with self._locked():
-            known, sound = self._read_manifest()
-            sizes = {path.stem: path.stat().st_size for path in self._folder.glob(f"*{native.SUFFIX}")
-                     if not path.name.startswith(".")}  # fmt: skip
-            rows = {id: row for id, row in known.items() if sizes.get(id) == row.bytes}
-            sound = sound and len(rows) == len(known)
-            self.broken = {}
-            for id, size in sizes.items():
-                if id not in rows:
-                    try:
-                        rows[id] = replace(Row.of(native.read(self.path(id)), size), id=id)
-                        sound = False
-                    except EpisodeError as error:
-                        self.broken[id] = str(error)
-            self.rows = {id: rows[id] for id in sorted(rows)}
-            if not sound:
-                files.write_text(self._manifest, "".join(row.to_json() + "\n" for row in self.rows.values()))
-            self._sweep()
+        built: dict[str, tuple[int, Row]] = {}
+        sound, changed = self._look(built)
+        if not sound:
+            # Where nothing can be written, what the files say is enough for a reader.
+            with contextlib.suppress(OSError), self._locked():
+                sound, _ = self._look(built)
+                if not sound:
+                    files.write_text(self._manifest, "".join(row.to_json() + "\n" for row in self.rows.values()))
+        if changed:
+            _log.warning("%s: %d lines had changed since they were written (checksum) and were rebuilt from the files "
+                         "of the episodes", self._manifest, changed)  # fmt: skip
+
+    def _look(self, built: dict[str, tuple[int, Row]]) -> tuple[bool, int]:
+        """Take in manifest and files; returns whether they fit, and how many lines of the manifest had changed.
+
+        built: rows that were made from files by an earlier look, with the sizes of these.
+        """
+        try:
+            listed = manifest.read(self._manifest)
+            sizes = self._sizes()
+        except OSError as error:
+            raise EpisodeError(f"cannot read {error.filename or self.root} ({error.strerror})") from error
+        rows = {id: row for id, row in listed.rows.items() if sizes.get(id) == row.bytes}
+        sound = listed.sound and len(rows) == len(listed.rows)
+        self.broken = {}
+        for id, size in sizes.items():
+            if id in rows:
+                continue
+            try:
+                if built.get(id, (None,))[0] != size:
+                    built[id] = size, replace(Row.of(native.read(self.path(id)), size), id=id)
+                rows[id] = built[id][1]
+                sound = False
+            except EpisodeError as error:
+                self.broken[id] = str(error)
+        self.rows = {id: rows[id] for id in sorted(rows)}
+        return sound, listed.changed
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of the files of episodes, by id; what killed processes left half-written is removed on the way."""
+        sizes = {}
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    with contextlib.suppress(OSError):
+                        _remove_abandoned(entry.path)
+                elif entry.name.endswith(native.SUFFIX):
+                    with contextlib.suppress(FileNotFoundError):
+                        sizes[entry.name.removesuffix(native.SUFFIX)] = entry.stat().st_size
+        return sizes
+
+    def last_numbers(self, rank: int) -> dict[int, int]:
+        """The highest number of an episode of the recorder `rank`, by environment."""
+        last: dict[int, int] = {}
+        for id in self.rows:
+            with contextlib.suppress(EpisodeError):
+                meta = native.read_header(self.path(id))[1]
+                if meta.rank == rank:
+                    last[meta.env] = max(meta.episode, last.get(meta.env, -1))
+        return last
 
     def check(self) -> dict[str, str]:
         """Read every byte; returns what is wrong, by id."""
         self.refresh()
         problems = dict(self.broken)
+        self.without_checksum = 0
         for id in self.rows:
             try:
-                native.verify(self.path(id))
+                self.without_checksum += not native.verify(self.path(id))
             except EpisodeError as error:
                 problems[id] = str(error)
         return problems
 
-    def _read_manifest(self) -> tuple[dict[str, Row], bool]:
-        rows: dict[str, Row] = {}
-        sound = True
-        if self._manifest.exists():
-            for line in self._manifest.read_text(errors="replace").splitlines():
-                try:
-                    row = Row.from_json(line)
-                    sound = sound and row.id not in rows  # one repaired it while another appended
-                    rows[row.id] = row
-                except (ValueError, TypeError, KeyError):
-                    sound = False  # the last line of a killed process
-        return rows, sound
-
-    def _sweep(self) -> None:
-        """Remove what killed processes left half-written."""
-        for path in self._folder.glob(".*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                    path.unlink()
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        handle = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            handle = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise EpisodeError(f"cannot write to {self.root} ({error.strerror})") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # without locks, a manifest that two write at once is rebuilt later
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
 
 
-def _write_all(paths: Sequence[str], episodes: Sequence[Episode]) -> list[int]:
-    """Write new files and wait until they are on disk; returns their sizes."""
+@contextlib.contextmanager
+def _written(paths: Sequence[str], episodes: Sequence[Episode]) -> Iterator[list[int]]:
+    """New files that are on disk, with their sizes; they are locked within, so that nobody takes them for abandoned."""
     handles: list[io.FileIO] = []
     try:
         sizes = []
         for path, episode in zip(paths, episodes, strict=True):
             handles.append(io.FileIO(path, "xb"))
+            files.try_lock(handles[-1].fileno())
             sizes.append(native.write_to(handles[-1], episode))
         files.flush_all([handle.fileno() for handle in handles])
-        return sizes
+        yield sizes
     finally:
         for handle in handles:
             handle.close()
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove a temporary file, if nobody writes it any more."""
+    if time.time() - os.stat(path).st_mtime > STALE_SECONDS:  # noqa: PTH116
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            if files.try_lock(handle):
+                os.unlink(path)  # noqa: PTH108
+        finally:
+            os.close(handle)
 
 
 def new_id(now: datetime | None = None) -> str:

@@ -28,6 +28,14 @@ class ManySink(Sink, Protocol):
         """Keep the episodes; when this returns they are on disk."""
 
 
+@runtime_checkable
+class NumberedSink(Sink, Protocol):
+    """A sink that knows the numbers of the episodes in it."""
+
+    def last_numbers(self, rank: int) -> dict[int, int]:
+        """The highest number of an episode, by environment."""
+
+
 class BackgroundWriter:
     """A thread that appends to a sink, and bundles what arrives together.
 

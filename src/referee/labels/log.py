@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import getpass
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from referee import files
+from referee.checksums import KEY, ChecksumError, sealed_line, unsealed
 from referee.episodes.episode import HELD, Episode, EpisodeError
 from referee.episodes.store import LABELS, EpisodeStore
 
@@ -46,19 +46,17 @@ class Word:
     """Its line in the log, counted from 0; given by the log."""
 
     def to_json(self) -> str:
-        """One line, without its end."""
+        """One line, without its end, that carries its checksum."""
         said: dict[str, Any] = {"undo": self.undo}
         if self.undo is None:
             said = {"frames": self.frames, "value": self.value}
         values = {"episode": self.episode, **said, "source": self.source, "who": self.who, "when": self.when}
-        return json.dumps(values, separators=(",", ":"))
+        return sealed_line(values)
 
     @classmethod
     def from_json(cls, line: str | bytes, number: int = -1) -> Word:
-        """The inverse; ValueError says what is wrong."""
-        values = json.loads(line)
-        if not isinstance(values, dict):
-            raise ValueError("it is not an object")
+        """The inverse; ValueError says what is wrong, ChecksumError that it has changed since it was written."""
+        values, _ = unsealed(line)
         frames = values.get("frames")
         word = cls(
             values.get("episode", ""),
@@ -104,6 +102,8 @@ class LabelLog:
         self.offset_seconds = offset_seconds
         self.words: list[Word] = []
         """All words that were there when last looked at, in their order."""
+        self.ignored: dict[int, str] = {}
+        """Lines that are no labels, or not as they were written, and why."""
         self._end = self._lines = 0
         self._by_episode: dict[str, list[Word]] | None = None
         self.refresh()
@@ -197,9 +197,12 @@ class LabelLog:
         except OSError as error:
             raise EpisodeError(f"cannot read {self.path} ({error.strerror})") from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH)
+            with contextlib.suppress(OSError):  # without locks, a line that is being written counts as cut off
+                fcntl.flock(handle, fcntl.LOCK_SH)
             if self._catch_up(handle):
                 _log.warning("%s: the last line is cut off and ignored; the next label puts that right", self.path)
+        except OSError as error:
+            raise EpisodeError(f"cannot read {self.path} ({error.strerror})") from error
         finally:
             os.close(handle)
 
@@ -240,7 +243,8 @@ class LabelLog:
         except OSError as error:
             raise EpisodeError(f"cannot write {self.path} ({error.strerror})") from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
             torn = self._catch_up(handle)
             if torn:
                 self._heal(handle, torn)
@@ -269,7 +273,7 @@ class LabelLog:
         try:
             Word.from_json(torn)
             os.write(handle, b"\n")
-        except ValueError:
+        except (ChecksumError, ValueError):
             os.ftruncate(handle, self._end)
         self._catch_up(handle)
 
@@ -277,7 +281,7 @@ class LabelLog:
         """Read the lines since the last time; returns what stands behind the last whole one."""
         size = os.fstat(handle).st_size
         if size < self._end:  # another file than before: read it from its start
-            self.words, self._end, self._lines = [], 0, 0
+            self.words, self.ignored, self._end, self._lines = [], {}, 0, 0
         data = b""
         while block := os.pread(handle, size - self._end - len(data), self._end + len(data)):
             data += block
@@ -285,8 +289,15 @@ class LabelLog:
         for line in whole.split(b"\n") if end else ():
             try:
                 self.words.append(Word.from_json(line, self._lines))
-            except (ValueError, RecursionError) as error:
-                _log.warning("%s: line %d is not a label and ignored: %s", self.path, self._lines, error)
+            except ChecksumError as error:
+                self.ignored[self._lines] = (
+                    f"line {self._lines} {error} and is ignored: label its frames again; if you edited it on purpose, "
+                    f"remove its {KEY}"
+                )
+            except ValueError as error:
+                self.ignored[self._lines] = f"line {self._lines} is not a label and ignored: {error}"
+            if self._lines in self.ignored:
+                _log.warning("%s: %s", self.path, self.ignored[self._lines])
             self._lines += 1
         self._by_episode = None
         self._end += len(whole) + len(end)

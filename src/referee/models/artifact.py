@@ -17,7 +17,7 @@ import torch
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file as save_tensors
 
-from referee import files
+from referee import checksums, files
 from referee.errors import RefereeError
 from referee.models import backends, weights
 from referee.models.contract import ModelError, ModelSpec, RewardModel, Verdict, select_views
@@ -173,27 +173,20 @@ class Artifact:
         self.calibration = calibration
 
     @classmethod
-    def load(cls, folder: Path | str) -> Self:
-        """Read an artifact, or one line that names the file that is missing or broken."""
+    def load(cls, folder: Path | str, spec: ModelSpec | None = None) -> Self:
+        """Read an artifact, or one line that names the file that is missing or broken.
+
+        spec: what it is to be, as `describe` gives it; None: as it was saved.
+        """
         folder = Path(folder)
-        place = folder if folder.exists() else _old(folder)  # a kill between two renames
-        if not place.is_dir():
-            raise ModelError(f"{folder} is no artifact: it is not there, or no directory")
-        config = _read_json(place / CONFIG)
-        version = config.get("version")
-        if type(version) is not int or version < 1:
-            raise ModelError(f"{place / CONFIG}: says no version, so it is no artifact")
-        if version > VERSION:
-            raise ModelError(
-                f"{folder} is an artifact of version {version}, this program reads up to {VERSION}: update referee"
-            )
+        place, config = _read_config(folder)
         hashes = config.get("sha256")
         if not isinstance(hashes, dict) or MODEL not in hashes:
             raise ModelError(f"{place / CONFIG}: says no sha256 of {MODEL}")
         for name in (MODEL, REFERENCE):
             if name in hashes:
                 _check(place / name, hashes[name])
-        spec = _naming(place / CONFIG, lambda: ModelSpec.from_json(config.get("model")))
+        spec = spec or _own_spec(place, config)
         calibration = _naming(place / CALIBRATION, lambda: Calibration.from_json(_read_json(place / CALIBRATION)))
         model = build(spec)
         weights.fill(model, weights.read_safetensors(place / MODEL), str(place / MODEL))
@@ -205,18 +198,65 @@ class Artifact:
         return cls(model.eval(), calibration, _read_json(place / PROVENANCE), reference, folder)
 
     @classmethod
-    def open(cls, path: Path | str, spec: ModelSpec | None = None, said: Collection[str] | None = None) -> Self:
+    def open(
+        cls,
+        path: Path | str,
+        spec: ModelSpec | None = None,
+        said: Collection[str] | None = None,
+        free: Collection[str] = weights.RUN_TIME,
+    ) -> Self:
         """An artifact directory, or the weights alone in a .pt or .safetensors file, of the model that `spec` says.
 
-        said: fields of `spec` that somebody has set; a file that differs in one of them is worth a warning.
+        said: fields of `spec` that somebody has set (None: all); what is saved wins, with a warning where it differs.
+        free: those of them that act instead, since a run may choose them.
         """
-        path = Path(path)
-        if path.is_dir() or not path.suffix:
-            return cls.load(path)
-        if path.name == MODEL and (path.parent / CONFIG).exists():
-            return cls.load(path.parent)
-        model = weights.load_checkpoint(path, spec or ModelSpec(), () if spec is None else said)
+        folder = _folder(Path(path))
+        if folder is not None:
+            return cls.load(folder, None if spec is None else describe(folder, spec, said, free))
+        model = weights.load_checkpoint(Path(path), spec or ModelSpec(), () if spec is None else said, free)
         return cls(model.eval(), provenance={"imported": str(path)})
+
+
+def describe(
+    path: Path | str,
+    spec: ModelSpec,
+    said: Collection[str] | None = None,
+    free: Collection[str] = weights.RUN_TIME,
+) -> ModelSpec:
+    """What `Artifact.open` would run, with its warning, without building it; weights may be of any cameras."""
+    folder = _folder(Path(path))
+    if folder is None:
+        return weights.read_checkpoint(Path(path), spec, said, free, any_views=True)[0]
+    own = _own_spec(*_read_config(folder))
+    return weights.settle(spec, own, str(path), said, free)
+
+
+def _folder(path: Path) -> Path | None:
+    """The directory of an artifact, which its weights may be named for; None for weights alone."""
+    if path.is_dir() or not path.suffix:
+        return path
+    return path.parent if path.name == MODEL and (path.parent / CONFIG).exists() else None
+
+
+def _read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Where an artifact lies, and its checked config.json."""
+    place = folder if folder.exists() else _old(folder)  # a kill between two renames
+    if not place.is_dir():
+        raise ModelError(f"{folder} is no artifact: it is not there, or no directory")
+    config = _read_json(place / CONFIG)
+    version = config.get("version")
+    if type(version) is not int or version < 1:
+        raise ModelError(f"{place / CONFIG}: says no version, so it is no artifact")
+    if version > VERSION:
+        raise ModelError(
+            f"{folder} is an artifact of version {version}, this program reads up to {VERSION}: update referee"
+        )
+    return place, config
+
+
+def _own_spec(place: Path, config: Mapping[str, Any]) -> ModelSpec:
+    spec: ModelSpec = _naming(place / CONFIG, lambda: ModelSpec.from_json(config.get("model")))
+    return spec
 
 
 def embed(model: RewardModel, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> np.ndarray:
@@ -241,21 +281,24 @@ def _old(folder: Path) -> Path:
 
 def _json(value: Any, name: str) -> str:
     try:
-        return json.dumps(value, indent=2, allow_nan=False) + "\n"
+        json.dumps(value, allow_nan=False)
+        return checksums.sealed_json(value)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{name} would hold more than plain values ({error})") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text())
+        return checksums.unsealed(path.read_bytes())[0]
+    except checksums.ChecksumError as error:
+        way = "set reward.reward_threshold instead, or remove" if path.name == CALIBRATION else "remove"
+        raise ModelError(
+            f"{path}: {error}: bring it back from a copy; if you edited it on purpose, {way} its key {checksums.KEY}"
+        ) from error
     except FileNotFoundError as error:
         raise ModelError(f"{path}: is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path}: is cut off or broken ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: is cut off or broken (no JSON object)")
-    return value
 
 
 def _check(path: Path, expected: Any) -> None:

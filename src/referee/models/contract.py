@@ -295,7 +295,7 @@ def select_views(
     if cameras is not None:
         if len(cameras) != len(views):
             raise ModelError(f"{len(cameras)} cameras are named, but the observations show {len(views)} views")
-        places = [0 if name in MAIN_NAMES else _place(name, cameras) for name in wanted]
+        places = [_place(name, cameras) for name in wanted]
     elif len(wanted) == 1 and wanted[0] in MAIN_NAMES:
         places = [0]
     elif len(views) == len(wanted):
@@ -317,6 +317,9 @@ def frames_of(
 
 
 def _place(name: str, cameras: Sequence[str]) -> int:
+    """Where a camera is among others; a name of the main camera is the first, unless one of them is called so."""
+    if name in MAIN_NAMES and name not in cameras:
+        return 0
     if name not in cameras:
         raise ModelError(f"the model looks at camera {name!r}, but the observations show {', '.join(cameras)}")
     return list(cameras).index(name)

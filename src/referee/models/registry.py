@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from referee import cpu
 from referee.models.contract import ModelError, ModelSpec, RewardModel
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ def build(spec: ModelSpec, *, pretrained: Path | str | None = None) -> RewardMod
             "or import the module that registers it"
         )
     spec = spec.but(model_type=name)
+    if spec.precision == "bf16":
+        cpu.cap_if_needed()  # its first product could kill this process
     if pretrained is None:
         model = _models[name](spec)
     else:

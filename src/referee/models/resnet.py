@@ -21,12 +21,16 @@ GROUPS = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """What makes one ResNet of the family: its blocks per stage, and whether they are bottlenecks."""
+    """What makes one ResNet of the family: blocks per stage, whether they are bottlenecks, channels at first."""
 
     blocks: tuple[int, int, int, int]
     bottleneck: bool
+    width: int = 64
+    """Channels of the first layer; all others are multiples of it."""
 
 
+DEFAULT_ARCH = "resnet10_small"
+"""Where nobody names one: small, and enough for one task seen by fixed cameras."""
 LAYOUTS = {
     "resnet10": Layout((1, 1, 1, 1), bottleneck=False),
     "resnet18": Layout((2, 2, 2, 2), bottleneck=False),
@@ -34,6 +38,9 @@ LAYOUTS = {
     "resnet50": Layout((3, 4, 6, 3), bottleneck=True),
     "resnet101": Layout((3, 4, 23, 3), bottleneck=True),
     "resnet152": Layout((3, 8, 36, 3), bottleneck=True),
+    # Names of our own: a quarter of the channels, a sixteenth of the parameters.
+    "resnet10_small": Layout((1, 1, 1, 1), bottleneck=False, width=16),
+    "resnet18_small": Layout((2, 2, 2, 2), bottleneck=False, width=16),
 }
 
 
@@ -99,20 +106,21 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Images to a feature map, or to `num_classes` logits where there is a last layer `fc`.
 
-    width: channels of the first layer; all others are multiples of it. 64 is everybody's, 16 is 16 times lighter.
+    width: channels of the first layer; all others are multiples of it. None = the architecture's own.
     """
 
     def __init__(
         self,
         arch: str = "resnet18",
         *,
-        width: int = 64,
+        width: int | None = None,
         norm: Norm = "batch",
         padding: Padding = "torch",
         num_classes: int | None = None,
     ) -> None:
         super().__init__()
         layout = layout_named(arch)
+        width = layout.width if width is None else width
         if width < 1 or (norm == "group" and width % GROUPS):
             raise RefereeError(f"width is {width}, but a positive number that {GROUPS} divides is needed")
         self.arch, self.width, self.norm, self.padding = arch, width, norm, padding
@@ -177,6 +185,12 @@ def layout_named(arch: str) -> Layout:
     if arch not in LAYOUTS:
         raise RefereeError(f"arch {arch!r} is unknown: use one of {', '.join(LAYOUTS)}")
     return LAYOUTS[arch]
+
+
+def arch_named(blocks: tuple[int, ...], bottleneck: bool, width: int) -> str | None:
+    """The name of a net: of its layout and width where there is one, else of its layout alone; None if unknown."""
+    names = [name for name, each in LAYOUTS.items() if (each.blocks, each.bottleneck) == (blocks, bottleneck)]
+    return next((name for name in names if LAYOUTS[name].width == width), names[0] if names else None)
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from referee.errors import RefereeError
-from referee.models.resnet import layout_named
+from referee.models.resnet import DEFAULT_ARCH, arch_named, layout_named
 
 MAIN_NAMES = ("main_images", "base_camera")
 """Names that mean the main camera, whatever it is called."""
@@ -30,7 +30,8 @@ class ModelSpec:
     """A model as plain values; what a model does not know (`num_spatial_blocks` of a `resnet`) is ignored by it."""
 
     model_type: str = "resnet"
-    arch: str = "resnet18"
+    arch: str = DEFAULT_ARCH
+    """The encoder. A net has one name: `resnet10` of width 16 is `resnet10_small`, whichever way it is written."""
     cameras: tuple[str, ...] = ("main_images",)
     """The views, in the order in which the model takes them."""
     image_size: int = 64
@@ -43,7 +44,8 @@ class ModelSpec:
     """Subtract ImageNet's mean and divide by its deviation, as pretrained encoders expect."""
     precision: str = "fp32"
     """Of the encoder; weights stay fp32."""
-    width: int = 64
+    width: int = 0
+    """Channels of the encoder's first layer; 0 becomes the architecture's own."""
     norm: str = "batch"
     padding: str = "torch"
     hidden_dim: int | None = 256
@@ -58,7 +60,10 @@ class ModelSpec:
     """Anything that a model of your own needs, as plain JSON."""
 
     def __post_init__(self) -> None:
-        layout_named(self.arch)
+        layout = layout_named(self.arch)
+        width = self.width or layout.width
+        object.__setattr__(self, "width", width)
+        object.__setattr__(self, "arch", arch_named(layout.blocks, layout.bottleneck, width))
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ModelError(f"{name} is {getattr(self, name)!r}, but it can be {' or '.join(allowed)}")
@@ -90,9 +95,9 @@ class ModelSpec:
         known = {each.name: each.default for each in fields(cls)}
         for name, value in values.items():
             if name not in known:
-                raise ModelError(f"{name} is no property of a model: they are {', '.join(known)}")
+                raise ModelError(f"{str(name)[:100]} is no property of a model: they are {', '.join(known)}")
             if not _fits(name, value):
-                raise ModelError(f"{name} of a model is {value!r}, which it cannot be")
+                raise ModelError(f"{name} of a model is {repr(value)[:100]}, which it cannot be")
         plain = dict(values)
         if "cameras" in plain:
             plain["cameras"] = tuple(plain["cameras"])

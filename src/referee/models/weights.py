@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from referee import checksums
 from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
-from referee.models.resnet import LAYOUTS, map_size
+from referee.models.resnet import LAYOUTS, arch_named, map_size
+from referee.models.spec import MAIN_NAMES
 
 _log = logging.getLogger(__name__)
 State = dict[str, Tensor]
 _WRAPPERS = ("model_state_dict", "state_dict", "params")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+RUN_TIME = ("precision", "freeze_encoder")
+"""Fields that are chosen anew whenever a model is opened."""
 _IGNORED = re.compile(r"(^|\.)(num_batches_tracked|_?mean|_?std)$|^output_head[./]|^fc\.")
 """What an encoder's file may hold besides its encoder, and what follows from a spec."""
 
@@ -86,20 +90,40 @@ def adopt(
     log: logging.Logger = _log,
     said: Collection[str] | None = None,
 ) -> ModelSpec:
-    """The spec with what a checkpoint says about itself, and a warning for each difference.
+    """The spec with what a checkpoint says about itself, and a warning that names the differences.
 
     said: the fields that somebody has set, so that a difference is worth a word; None: all of them.
     """
     changes = {key: value for key, value in found.items() if getattr(spec, key) != value}
-    for key, value in ((key, value) for key, value in changes.items() if said is None or key in said):
-        log.warning("%s has %s=%s, not %s: taken from the file", name, key, _shown(value), _shown(getattr(spec, key)))
+    differing = [
+        f"{key}={_shown(value)}, not {_shown(getattr(spec, key))}"
+        for key, value in changes.items()
+        if said is None or key in said
+    ]
+    if differing:
+        log.warning("%s has %s: taken from the file", name, "; ".join(differing))
     return spec.but(**changes)
+
+
+def settle(
+    spec: ModelSpec, own: ModelSpec, name: str, said: Collection[str] | None, free: Collection[str] = RUN_TIME
+) -> ModelSpec:
+    """What runs where a model says all about itself: its own values, but for those that are `free` and were `said`."""
+    free = {field for field in free if said is None or field in said}
+    found = {field: value for field, value in vars(own).items() if field not in free}
+    if _same_views(spec.cameras, own.cameras):
+        renamed = zip(spec.cameras, own.cameras, strict=True)
+        crop = {theirs: spec.crop[ours] for ours, theirs in renamed if ours in spec.crop}
+        spec = spec.but(cameras=own.cameras, crop=crop)
+    return adopt(spec, found, name, said=said)
 
 
 # --- the documented checkpoints ---
 
 
-def load_checkpoint(path: Path, spec: ModelSpec, said: Collection[str] | None = None) -> RewardModel:
+def load_checkpoint(
+    path: Path, spec: ModelSpec, said: Collection[str] | None = None, free: Collection[str] = RUN_TIME
+) -> RewardModel:
     """The model in a .pt checkpoint (or in a plain state dict) of a classifier that follows a spec.
 
     Where checkpoint and spec differ (`hidden_dim`, `use_pretrain` as seen in the pooling kernel's shape, …) the
@@ -107,22 +131,31 @@ def load_checkpoint(path: Path, spec: ModelSpec, said: Collection[str] | None = 
     """
     from referee.models.registry import build
 
-    values = _load(path)
-    state = _own_names(_tensors(values, path))
-    own = values.get("config") if isinstance(values, Mapping) else None
-    if isinstance(own, Mapping):
-        told = ModelSpec.from_json(own)
-        found = {name: getattr(told, name) for name in vars(told) if name != "freeze_encoder"}
-    else:
-        found = infer(state, spec, str(path))
-    spec = adopt(spec, found, str(path), said=said)
+    spec, state = read_checkpoint(path, spec, said, free)
     model = build(spec)
     fill(model, state, str(path))
     return model
 
 
-def infer(state: Mapping[str, Tensor], spec: ModelSpec, name: str) -> dict[str, Any]:
-    """What the weights of one of our classifiers say about its spec."""
+def read_checkpoint(
+    path: Path,
+    spec: ModelSpec,
+    said: Collection[str] | None = None,
+    free: Collection[str] = RUN_TIME,
+    *,
+    any_views: bool = False,
+) -> tuple[ModelSpec, State]:
+    """The spec and the weights of the model in a checkpoint; see `load_checkpoint`, and `infer` for `any_views`."""
+    values = _load(path)
+    state = _own_names(_tensors(values, path))
+    own = values.get("config") if isinstance(values, Mapping) else None
+    if isinstance(own, Mapping):
+        return settle(spec, ModelSpec.from_json(own), str(path), said, {*free, "freeze_encoder"}), state
+    return adopt(spec, infer(state, spec, str(path), any_views=any_views), str(path), said=said), state
+
+
+def infer(state: Mapping[str, Tensor], spec: ModelSpec, name: str, *, any_views: bool = False) -> dict[str, Any]:
+    """What the weights of one of our classifiers say about its spec; any_views: whatever its cameras are called."""
     encoder = {key.removeprefix("encoder."): value for key, value in state.items() if key.startswith("encoder.")}
     if "conv1.weight" not in encoder:
         raise ModelError(f"{name}: holds no encoder.conv1.weight, so it is no classifier that this version knows")
@@ -130,7 +163,7 @@ def infer(state: Mapping[str, Tensor], spec: ModelSpec, name: str) -> dict[str, 
     kernels = [value for key, value in state.items() if re.fullmatch(r"pooling\.\d+\.kernel", key)]
     found["model_type"] = "binary_classifier" if kernels else "resnet"
     views = _views(state, kernels, found, name)
-    if views != len(spec.cameras):
+    if views != len(spec.cameras) and not any_views:
         raise ModelError(f"{name}: is of a model of {views} cameras, but {', '.join(spec.cameras)} are configured")
     last = "classifier.3.weight"
     found["hidden_dim"] = state[last].shape[1] if last in state else None
@@ -158,7 +191,9 @@ def _load(path: Path) -> Any:
     if kind == ".safetensors":
         return read_safetensors(path)
     if kind in (".pt", ".pth", ".bin"):
-        return load_torch(path)
+        values = load_torch(path)  # refuses what is packed
+        checksums.verify_zip(path)
+        return values
     if kind == ".pkl":
         try:
             return load_pickle(path)
@@ -303,14 +338,12 @@ def _properties(state: Mapping[str, Tensor], name: str) -> dict[str, Any]:
     """`arch`, `width` and `norm` of a ResNet by torchvision's names."""
     blocks = {tuple(key.split(".")[:2]) for key in state if re.match(r"^layer\d\.\d+\.", key)}
     counts = tuple(sum(stage == f"layer{number}" for stage, _ in blocks) for number in (1, 2, 3, 4))
-    bottleneck = "layer1.0.conv3.weight" in state
-    arch = next(
-        (arch for arch, each in LAYOUTS.items() if (each.blocks, each.bottleneck) == (counts, bottleneck)), None
-    )
+    width = int(state["conv1.weight"].shape[0])
+    arch = arch_named(counts, "layer1.0.conv3.weight" in state, width)
     if arch is None:
         raise ModelError(f"{name}: {'-'.join(map(str, counts))} blocks make none of {', '.join(LAYOUTS)}")
     norm = "batch" if "bn1.running_mean" in state else "group"
-    return {"arch": arch, "width": int(state["conv1.weight"].shape[0]), "norm": norm}
+    return {"arch": arch, "width": width, "norm": norm}
 
 
 def _views(state: Mapping[str, Tensor], kernels: list[Tensor], found: Mapping[str, Any], name: str) -> int:
@@ -321,6 +354,13 @@ def _views(state: Mapping[str, Tensor], kernels: list[Tensor], found: Mapping[st
         raise ModelError(f"{name}: holds no classifier.0.weight, so it has no head that this version knows")
     channels = found["width"] * 8 * (4 if LAYOUTS[found["arch"]].bottleneck else 1)
     return int(first.shape[1]) // channels
+
+
+def _same_views(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether cameras are the same; the main one has several names."""
+    if len(one) != len(other):
+        return False
+    return all(a == b or (not place and a in MAIN_NAMES) for place, (a, b) in enumerate(zip(one, other, strict=True)))
 
 
 def _shown(value: Any) -> str:

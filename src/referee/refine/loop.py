@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from referee import files
+from referee import checksums, files, plain
 from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.models import Artifact
@@ -91,11 +90,8 @@ class Round:
 
     @classmethod
     def from_json(cls, line: str) -> Round:
-        """The inverse of `asdict` and `json.dumps`; ValueError, TypeError or KeyError if it is none."""
-        values = json.loads(line)
-        found = values["compared"]
-        pairs = found and {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return cls(**{**values, "compared": pairs and Compared(**pairs)})
+        """The inverse of `asdict` and `sealed_line`; ChecksumError or ValueError if it is none."""
+        return plain.build(cls, checksums.unsealed(line)[0])
 
     def numbers(self) -> dict[str, float]:
         """Under their log names."""
@@ -229,8 +225,7 @@ class Refiner:
         return done
 
     def _write(self) -> None:
-        lines = "".join(json.dumps(asdict(each)) + "\n" for each in self.rounds)
-        files.write_text(self.folder / ROUNDS, lines)
+        write_rounds(self.folder / ROUNDS, self.rounds)
 
     def account(self, robot_seconds: float) -> dict[str, float]:
         """What it cost so far, as plain numbers."""
@@ -297,6 +292,11 @@ class Refiner:
         self.artifact = artifact
 
 
+def write_rounds(path: Path, rounds: Sequence[Round]) -> None:
+    """A line each."""
+    files.write_text(path, "".join(checksums.sealed_line(asdict(each)) + "\n" for each in rounds))
+
+
 def read_rounds(folder: Path) -> list[Round]:
     """The rounds that a run wrote down."""
     path = Path(folder) / ROUNDS
@@ -304,8 +304,10 @@ def read_rounds(folder: Path) -> list[Round]:
         return []
     try:
         return [Round.from_json(line) for line in path.read_text().splitlines()]
-    except (ValueError, TypeError, KeyError) as error:
-        raise RefereeError(f"{path} is cut off or broken ({error})") from error
+    except checksums.ChecksumError as error:
+        raise RefereeError(f"{path} {error}: bring it back from a copy") from error
+    except (ValueError, OSError) as error:
+        raise RefereeError(f"{path} is cut off or broken ({error}): remove the broken line to go on") from error
 
 
 def up_to_date(rounds: Sequence[Round], sheets: Sequence[Sheet]) -> list[Round]:

@@ -14,6 +14,7 @@ from referee.models.contract import Verdict
 CHOICES = {
     "reward_mode": ("per_step", "terminal", "history_buffer"),
     "reward_type": ("binary", "continuous", "score"),
+    "below_threshold": ("zero", "keep"),
     "combine_mode": ("weighted", "replace", "add"),
     "terminate_on": ("never", "model", "truth"),
 }
@@ -32,6 +33,8 @@ class RewardOptions:
     fail_reward: float = 0.0
     reward_threshold: float | None = None
     """A frame is a success where its probability is at least this; None is the artifact's own."""
+    below_threshold: str = "zero"
+    """Of `continuous`: a probability below the threshold becomes 0, or is the reward as it is (`keep`)."""
     combine_mode: str = "weighted"
     reward_weight: float = 1.0
     env_reward_weight: float = 0.0
@@ -75,15 +78,16 @@ class RewardOptions:
 def model_rewards(verdict: Verdict, options: RewardOptions, *, threshold: float) -> np.ndarray:
     """f32, in the shape of the verdict: what the model pays, before any weight.
 
-    `binary`: success_reward or fail_reward; `continuous`: the probability, 0 where it is below `threshold`;
-    `score`: the score.
+    `binary`: success_reward or fail_reward; `continuous`: the probability, 0 where it is below `threshold` unless
+    `below_threshold` keeps it; `score`: the score.
     """
     if options.reward_type == "binary":
         success = _needed(verdict.success, "success", "binary")
         return np.where(success, options.success_reward, options.fail_reward).astype(np.float32)
     if options.reward_type == "continuous":
         probability = np.asarray(_needed(verdict.probability, "probability", "continuous"), np.float32)
-        return np.where(probability >= np.float32(threshold), probability, np.float32(0))
+        kept = (probability >= np.float32(threshold)) | (options.below_threshold == "keep")
+        return np.where(kept, probability, np.float32(0))
     return np.asarray(verdict.score, np.float32)
 
 

@@ -51,7 +51,7 @@ class RewardManager:
         self.artifact = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
         self.options = options or RewardOptions()
         self.seconds = 0.0
-        """Spent on scoring so far, for `time/compute_model_rewards`."""
+        """Spent on scoring so far, in this process."""
         self.frames = 0
         """Scored so far."""
         self.version = 0

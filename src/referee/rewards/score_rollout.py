@@ -33,6 +33,15 @@ class Scored:
     """f32[T,N]; nan where nothing was judged."""
     version: int = 0
     """Of the model that said it."""
+    seconds: float = 0.0
+    """Spent on scoring, in whichever process, and also where it was done while the rollout was made."""
+
+    def seconds_per_step(self, shares: int = 1) -> float:
+        """Seconds of scoring per step of all environments.
+
+        shares: into which these are divided, if this is the rollout of one; the mean over all shares is their sum.
+        """
+        return shares * self.seconds / len(self.rewards)
 
 
 class FinalPictures:

@@ -91,7 +91,7 @@ def numeric(answer: str, reference: str, options: TextOptions) -> bool:
     """The same number: the last one of each."""
     wanted = last_number(final_answer(reference))
     if wanted is None:
-        raise RefereeError(f"reference {reference!r} holds no number: use another rule, or repair it")
+        raise RefereeError(f"reference {reference[:200]!r} holds no number: use another rule, or repair it")
     found = last_number(final_answer(answer))
     return found is not None and math.isclose(found, wanted, rel_tol=options.tolerance, abs_tol=options.tolerance)
 
@@ -101,7 +101,7 @@ def regex(answer: str, reference: str, options: TextOptions) -> bool:
     try:
         re.compile(reference)
     except (re.error, OverflowError, RecursionError) as error:
-        raise RefereeError(f"reference {reference!r} is no regular expression: {error}") from error
+        raise RefereeError(f"reference {reference[:200]!r} is no regular expression: {error}") from error
     return _matcher.fits(reference, answer.strip())
 
 
@@ -109,7 +109,9 @@ def maths(answer: str, reference: str, options: TextOptions) -> bool:
     """Equal as mathematics, written in LaTeX or plainly; sets, equations and matrices, too."""
     wanted = _parsed(reference)
     if not wanted:
-        raise RefereeError(f"reference {reference!r} cannot be read as mathematics: use another rule, or repair it")
+        raise RefereeError(
+            f"reference {reference[:200]!r} cannot be read as mathematics: use another rule, or repair it"
+        )
     found = _parsed(answer)
     return bool(found) and bool(_library().verify(wanted, found, timeout_seconds=_seconds()))
 

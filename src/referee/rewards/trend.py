@@ -39,7 +39,7 @@ class TrendManager:
             raise RefereeError("reward.terminate_on=model needs a model that says success; this one says trends: never")
         self.options = options
         self.seconds = 0.0
-        """Spent on judging so far, for `time/compute_model_rewards`."""
+        """Spent on scoring so far, in this process."""
         self.windows = 0
         """Judged so far;"""
         self.invalid = 0

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 
-from referee.envs.contract import RefereeVectorEnv
+from referee.envs.contract import VOID, RefereeVectorEnv, void_steps
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
@@ -116,8 +116,9 @@ class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
         truth = truth_of(info)
+        stalled = np.array([any(info.get(name) is not None for name in VOID)])
         ruling = self.scorer.score(
-            np.array([env_reward], np.float64), _ALL, ended, np.array([info.get("hold") is not None]),
+            np.array([env_reward], np.float64), _ALL, ended, stalled,
             lambda ids: self._pictures.now(_batched(observation), ids),
             None if truth is None else np.array([bool(truth)]),
         )  # fmt: skip
@@ -194,8 +195,8 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
                 return self._pictures.now(observations, ids)
             return self._pictures.mixed(observations, info, ids, ended[ids])
 
-        held = np.broadcast_to(info.get("_hold", False), ended.shape)
-        ruling = self.scorer.score(env_rewards, ~fresh, ended, held, pictures, _truth(info, ended))
+        stalled = np.broadcast_to(void_steps(info), ended.shape)
+        ruling = self.scorer.score(env_rewards, ~fresh, ended, stalled, pictures, _truth(info, ended))
         terminated |= ruling.terminate
         self._done = terminated | truncated
         self.scorer.begin(self._done)
@@ -319,9 +320,9 @@ class _Pictures:
 
     def _drawn(self, ids: np.ndarray, *, final: bool) -> np.ndarray:
         base = self._env.unwrapped
-        names = [base.cameras[0] if name in MAIN_NAMES else name for name in self._wanted]
+        names = [base.cameras[0] if name in MAIN_NAMES and name not in base.cameras else name for name in self._wanted]
         drawn = base.render_cameras(ids, final=final, cameras=names)
-        return np.asarray(select_views(drawn, self._wanted, names))
+        return np.asarray(select_views(drawn, names, names))
 
     def _views(self, observations: Any) -> np.ndarray:
         """[n,H,W,3] or [n,V,H,W,3]; what does not fit the model is refused by it."""

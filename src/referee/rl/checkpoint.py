@@ -18,7 +18,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
-from referee import files
+from referee import checksums, files
 from referee.errors import RefereeError
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import AnyPolicy, make_policy
@@ -48,10 +48,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
+        temporary.chmod(0o755)
         save_tensors(checkpoint.policy, temporary / "policy.safetensors")
         save_tensors(checkpoint.optimizer, temporary / "optimizer.safetensors")
         save_arrays(checkpoint.arrays, temporary / "state.safetensors")
         (temporary / "meta.json").write_text(json.dumps({"version": VERSION, **checkpoint.meta}, indent=1) + "\n")
+        checksums.write_sums(temporary, [path.name for path in temporary.iterdir()])
         for path in temporary.iterdir():
             files.flush(path)
         old = folder.with_name(f".{folder.name}-old")
@@ -67,6 +69,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint, or one line that names the broken file."""
+    if folder.is_dir():
+        _verify(folder)
     return Checkpoint(
         _read(load_tensors, folder / "policy.safetensors"),
         _read(load_tensors, folder / "optimizer.safetensors"),
@@ -84,11 +88,22 @@ def _read(read: Callable[[Path], dict[str, T]], path: Path) -> dict[str, T]:
         ) from error
 
 
+def _verify(folder: Path, names: tuple[str, ...] | None = None) -> None:
+    try:
+        checksums.verify_sums(folder, names)
+    except RefereeError as error:
+        raise CheckpointError(f"{error}, or take an earlier checkpoint of the same run") from error
+
+
 def load_meta(folder: Path) -> dict[str, Any]:
     """The plain values of a checkpoint."""
     path = folder / "meta.json"
+    if path.exists():
+        _verify(folder, ("meta.json",))
     try:
-        meta: dict[str, Any] = json.loads(path.read_text())
+        meta = files.parse_json(path.read_text())
+        if not isinstance(meta, dict) or not isinstance(meta.get("task", ""), str):
+            raise ValueError("it holds no values by name")
     except OSError as error:
         raise CheckpointError(f"{folder} is no checkpoint: it holds no meta.json ({error.strerror})") from error
     except ValueError as error:
@@ -96,6 +111,16 @@ def load_meta(folder: Path) -> dict[str, Any]:
     if meta.get("version") != VERSION:
         raise CheckpointError(f"{path} has version {meta.get('version')}, this program reads version {VERSION}")
     return meta
+
+
+def policy_spec(meta: dict[str, Any], folder: Path) -> PolicySpec:
+    """What a checkpoint says about its policy."""
+    try:
+        return PolicySpec.from_json(meta.get("policy", {}))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{folder / 'meta.json'} is broken (policy: {error}): take an earlier checkpoint of the same run"
+        ) from error
 
 
 def find(place: Path) -> Path:
@@ -112,17 +137,20 @@ def find(place: Path) -> Path:
 def load_policy(folder: Path) -> tuple[AnyPolicy, dict[str, Any]]:
     """Only the policy of a checkpoint, ready to act."""
     checkpoint = load(folder)
-    policy = make_policy(PolicySpec.from_json(checkpoint.meta["policy"]))
+    try:
+        policy = make_policy(policy_spec(checkpoint.meta, folder))
+    except (ValueError, RuntimeError) as error:  # sizes of which no network can be made
+        raise CheckpointError(f"{folder / 'meta.json'} is broken (policy: {' '.join(str(error).split())})") from error
     _fill(policy, checkpoint.policy, folder)
     return policy.eval(), checkpoint.meta
 
 
 def restore_policy(policy: AnyPolicy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
     """Put a checkpoint's weights into `policy`; refuse those of another task or network."""
-    theirs, ours = checkpoint.meta["task"], task
+    theirs, ours = checkpoint.meta.get("task"), task
     if theirs != ours:
         raise CheckpointError(f"{folder} was trained on {theirs}, this run is on {ours}: set env.train.task={theirs}")
-    spec = PolicySpec.from_json(checkpoint.meta["policy"])
+    spec = policy_spec(checkpoint.meta, folder)
     if spec != policy.spec:
         different = [
             f"{name} {getattr(spec, name)} (here {getattr(policy.spec, name)})"
@@ -152,10 +180,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
     """The inverse of `optimizer_tensors`."""
     state: dict[int, dict[str, torch.Tensor]] = {}
+    sizes = [each.shape for group in optimizer.param_groups for each in group["params"]]
     for key, value in tensors.items():
-        number, name = key.split(".", 1)
+        number, _, name = key.partition(".")
+        if not number.isdecimal() or int(number) >= len(sizes) or value.shape not in (sizes[int(number)], ()):
+            raise CheckpointError(f"optimizer.safetensors does not fit the policy: {key[:100]} {list(value.shape)}")
         state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    try:
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"optimizer.safetensors does not fit the policy: {error}") from error
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
@@ -171,6 +205,8 @@ def generator_state(random: np.random.Generator) -> np.ndarray:
 
 def restore_generator(random: np.random.Generator, words: np.ndarray) -> None:
     """The inverse of `generator_state`."""
+    if words.shape != (6,) or words.dtype != np.uint64 or words[4] > 1 or words[5] >= 2**32:
+        raise CheckpointError("state.safetensors is broken: it holds no state of a random generator")
     a, b, c, d, has, value = (int(word) for word in words)
     random.bit_generator.state = {
         "bit_generator": "PCG64",

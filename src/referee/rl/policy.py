@@ -11,9 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from referee import plain
 from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv
 
 Tensors = dict[str, Tensor]
+
+
+MAX_SIZE = 1 << 16
+"""Of a layer, a state or a picture's side; more is a broken file."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,14 @@ class PolicySpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> PolicySpec:
-        """The inverse of `to_json`."""
-        return cls(**{**values, "hidden_dims": tuple(values["hidden_dims"])})
+        """The inverse of `to_json`; ValueError says what cannot be."""
+        spec = plain.build(cls, values)
+        if spec.model_type not in ("mlp", "cnn") or not all(0 < size <= MAX_SIZE for size in spec.hidden_dims):
+            raise ValueError(f"a {spec.model_type[:50]} of {spec.hidden_dims} cannot be built")
+        sizes = (spec.state_size, spec.image_size, spec.views, spec.action_size, spec.proprio_size)
+        if not all(0 <= size <= MAX_SIZE for size in sizes):
+            raise ValueError(f"sizes of {sizes} cannot be built")
+        return spec
 
 
 class RunningNorm(nn.Module):

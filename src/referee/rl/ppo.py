@@ -27,8 +27,10 @@ class PPO:
         self.config = config
         self.actor = actor
         self.generator = generator
+        assert actor.global_batch_size is not None  # `config.load` decides it
+        self._batch_size = actor.global_batch_size
         self.weights = flatten(policy.parameters())
-        self._by_hand = HandGradient(policy, config, actor.global_batch_size) if policy.encoder is None else None
+        self._by_hand = HandGradient(policy, config, self._batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
         self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
 
@@ -160,8 +162,8 @@ class PPO:
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         shuffled = batch.take(torch.randperm(len(batch), generator=self.generator))
-        for start in range(0, len(batch), self.actor.global_batch_size):
-            yield shuffled.slice(start, start + self.actor.global_batch_size)
+        for start in range(0, len(batch), self._batch_size):
+            yield shuffled.slice(start, start + self._batch_size)
 
 
 def _check_finite(rollout: Rollout) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from referee.envs.contract import Observation, RefereeVectorEnv, StepResult
+from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, void_steps
 from referee.rl.policy import Tensors
 
 
@@ -48,12 +48,6 @@ class Final:
     step: int
     env: int
     observation: Observation
-
-
-def held_in(info: Mapping[str, Any]) -> np.ndarray | bool:
-    """Which arms held in the step that this is the info of, bool[N], or False for none."""
-    held: np.ndarray | bool = info.get("_hold", False)
-    return held
 
 
 class Rollout:
@@ -146,7 +140,7 @@ class Rollout:
         self.actions[step] = actions
         if "_executed_action" in info:  # an arm that had to hold did nothing, whatever it was asked for
             self.actions[step, info["_executed_action"]] = info["executed_action"][info["_executed_action"]]
-        self.held[step] = held_in(info)
+        self.held[step] = void_steps(info)
         self.intervened[step] = info.get("_intervene_action", False)
         if self.intervened[step].any():
             self.actions[step, self.intervened[step]] = info["intervene_action"][self.intervened[step]]

@@ -92,6 +92,7 @@ class SAC:
     def batches(self, replay: Replay, demos: Replay | None, count: int) -> Iterator[Transitions]:
         """So many batches, a share of each of the demonstrations; drawn many at once, which is much cheaper."""
         config, size = self.config, self.actor.global_batch_size
+        assert size is not None  # `config.load` decides it
         shown = 0 if demos is None else round(size * config.demos.share)
         at_once = 1 if replay.seen else AT_ONCE
         for start in range(0, count, at_once):

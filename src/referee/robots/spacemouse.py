@@ -113,7 +113,7 @@ class SpaceMouse:
         except Exception as error:  # its driver raises bare exceptions of several kinds
             self._device, self._retry_at = None, self._clock.now() + REOPEN
             raise InputError(f"the SpaceMouse is gone ({error}): plug it in again") from error
-        if count:
+        if 0 < count < FULL:  # more than that in one pause is no hand: its stamps cannot be told apart
             self._heard, self._told = self._clock.now(), False
         return state
 

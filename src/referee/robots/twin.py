@@ -44,7 +44,9 @@ class Faults:
     dark: tuple[str, ...] = ()
     """Cameras that give nothing."""
     frame_seconds: float = 0.0
-    """Frames are so old when they arrive."""
+    """Frames are so old when they arrive; negative: they are stamped in the future."""
+    state_seconds: float = 0.0
+    """The same of the arm's states."""
     until: float = math.inf
     """When all is well again, in seconds of the clock."""
 
@@ -90,7 +92,7 @@ class Twin:
 
     def state(self) -> ArmState:
         """See Arm."""
-        measured = self.clock.now()
+        measured = self.clock.now() - self.faults.state_seconds
         self._advance()
         sim, qpos = self.sim, self.sim.qpos[0]
         now = ArmState(
@@ -258,7 +260,7 @@ class TwinCamera:
         if self.name in faults.frozen and self._last is not None:
             return self._last
         taken = now - faults.frame_seconds
-        self._number += self._last is None or taken > self._last.time
+        self._number += self._last is None or taken != self._last.time
         self._last = Frame(self._twin.picture(self.name), taken, self._number)
         return self._last
 

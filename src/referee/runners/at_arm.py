@@ -25,7 +25,7 @@ from referee.robots.clock import WallClock
 from referee.robots.keys import KeySource, ScriptedKeys, TerminalKeys
 from referee.robots.steering import KeySteering
 from referee.runners.environments import make_env
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import lock, name_run, open_run
 
 RECORDING = "recording"
 """The folder within a run where its episodes are, journalled from the first frame."""
@@ -43,6 +43,7 @@ def run_folder(loaded: Loaded, log_name: str) -> Iterator[tuple[Path, EpisodeSto
         folder = Path(resume)
         if not (folder / RECORDING).is_dir():
             raise RefereeError(f"runner.resume_dir: {folder} holds no recording to go on with")
+        lock(folder, fix="go on from a copy of it")
     else:
         folder = name_run(loaded)
         if (folder / RECORDING).exists():
@@ -52,8 +53,7 @@ def run_folder(loaded: Loaded, log_name: str) -> Iterator[tuple[Path, EpisodeSto
         open_run(loaded, folder)
     with alone_in(folder), _log_file(folder / log_name):
         store = EpisodeStore(folder / RECORDING)
-        # Nobody else writes here, so whatever is in a journal was left behind.
-        brought_back = recover(store, older_than=-1.0)
+        brought_back = recover(store, force=True)  # nobody else records here
         if resume is not None:
             _log.info(
                 "going on in %s: %d episodes, %d of them cut off by a kill", folder, len(store), len(brought_back)

@@ -43,7 +43,7 @@ class BackgroundTraining(Training):
         self._room = max(1, self._wanted.max_lag // (self.rollout.steps * self.rollout.num_envs))
         self._source = self._make_source()
         self._started = False
-        self._lock = threading.Lock()
+        self._model_guard = self._lock = threading.Lock()
         """Held by whoever uses the reward model."""
         self._ready: queue.Queue[Delivery | State | Failure] = queue.Queue(maxsize=4)
         self._over = threading.Event()

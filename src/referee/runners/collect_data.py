@@ -18,11 +18,13 @@ from referee.robots.keys import KeySource
 from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, run_folder, shared_keys, terminal_keys, who_acts
 from referee.runners.interrupt import Interrupt
+from referee.runners.rundir import locks_folder
 
 LOG, DATA = "run_collect_data.log", "data.pkl"
 _log = logging.getLogger(__name__)
 
 
+@locks_folder
 def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     """Record `runner.num_data_episodes` episodes, then write all of them into data.pkl."""
     config = loaded.config

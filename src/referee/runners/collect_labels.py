@@ -36,6 +36,7 @@ from referee.runners.at_arm import (
     who_acts,
 )
 from referee.runners.interrupt import Interrupt
+from referee.runners.rundir import locks_folder
 
 LOG = "run_collect_process.log"
 KEYS = (
@@ -44,6 +45,7 @@ KEYS = (
 _log = logging.getLogger(__name__)
 
 
+@locks_folder
 def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
     """Record and label until there are enough frames of both kinds, then make the dataset."""
     config = loaded.config

@@ -49,7 +49,7 @@ from referee.runners.arms import (
 )
 from referee.runners.audit import audit
 from referee.runners.rollout import FilmMaker, roll_out
-from referee.runners.rundir import open_run
+from referee.runners.rundir import LOCK, locked, locks_folder, open_run
 from referee.runners.sheet import task_sheet
 from referee.runners.train_reward import train_and_calibrate
 from referee.runners.training import Training
@@ -64,8 +64,8 @@ EPISODES = 256
 """Of each evaluation at the end."""
 FILM_PIXELS = 180
 LEFT = frozenset({
-    "config.yaml", "tasks.png", "episodes.png", "result.json", REPORT, "episodes", "reward", "fresh", "audit", "start",
-    "frozen_reward_model", "with_refinement",
+    LOCK, "config.yaml", "tasks.png", "episodes.png", "result.json", REPORT, "episodes", "reward", "fresh", "audit",
+    "start", "frozen_reward_model", "with_refinement",
 })  # fmt: skip
 """What lies in the folder of a demo, and may be replaced by another one."""
 REFINE = ["reward.refine.enabled=true", "reward.refine.interval=4"]
@@ -113,6 +113,7 @@ class Stages:
         self._console.print(f"{seconds:.0f} s", style="dim")
 
 
+@locks_folder
 def demo(loaded: Loaded) -> None:
     """Collect, train, audit; let a policy learn from the model as it is and refined; tell what happened."""
     config, console = loaded.config, Console()
@@ -345,7 +346,8 @@ def clear(folder: Path) -> None:
         return
     if not _left_by_a_demo(folder):
         raise RefereeError(f"{folder} is there, and no earlier demo: choose another --out")
-    shutil.rmtree(folder)
+    with locked(folder, fix="choose another --out"):
+        shutil.rmtree(folder)
 
 
 def _left_by_a_demo(folder: Path) -> bool:

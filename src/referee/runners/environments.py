@@ -23,6 +23,7 @@ from referee.rewards import Alarm, RewardManager, RewardOptions
 from referee.rewards.guards import weakness
 from referee.rl.encoded import EncodedEnv
 from referee.robots.spacemouse import InputDevice
+from referee.runners.model_keys import set_fields
 from referee.runners.payment import Payment, refined_folder
 from referee.runners.trends import TrendPayment, is_trend, make_trend_payment, make_trend_worker
 from referee.workers.reward import RewardWorker
@@ -81,7 +82,7 @@ def make_reward(
     assert isinstance(config.model, RewardModelConfig)
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
-    model = open_model(config.model, again=again)
+    model = open_model(config.model)
     manager = RewardManager(
         model,
         _guarded(options, model, hold=config.hold_terminal, quiet=again),
@@ -187,18 +188,12 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
     )
 
 
-def open_model(config: RewardModelConfig, *, again: bool = False) -> Artifact:
-    """The artifact; or weights alone, of the model that the other keys describe, and a word where they differ.
-
-    again: without a word.
-    """
+def open_model(config: RewardModelConfig) -> Artifact:
+    """The artifact, or weights alone; a warning names the other keys where they differ from what is saved."""
     if not config.model_path:
         what = "is not given" if config.model_path is None else "is empty"
         raise ConfigError(
             f"reward.model.model_path {what}: name the artifact that pays, as logs/RUN/checkpoints/best_model"
         )
-    said = {name: value for name, value in vars(config).items() if value is not None and name in _OF_THE_MODEL}
-    return Artifact.open(config.model_path, ModelSpec(**said) if said else None, () if again else said)
-
-
-_OF_THE_MODEL = set(ModelSpec.__dataclass_fields__)
+    given = set_fields(config)
+    return Artifact.open(config.model_path, ModelSpec(**given) if given else None, given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -20,6 +20,7 @@ from referee.episodes.collection import open_sink
 from referee.episodes.formats.detect import read_any
 from referee.episodes.journal import recover
 from referee.episodes.store import LABELS, Row
+from referee.episodes.writer import Sink
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 from referee.metrics import Rate
@@ -33,8 +34,9 @@ def ls(source: Path, console: Console, *, rows: int = 10) -> None:
         console.print(f"{source}: no episodes", soft_wrap=True)
         return
     labelled = [row for row in listed if row.success_once is not None]
-    console.print(f"[bold]{source}[/]: {len(listed)} episodes, {sum(row.steps for row in listed):,} steps, "
-                  f"{_size(sum(row.bytes for row in listed))}", highlight=False, soft_wrap=True)  # fmt: skip
+    steps, size = sum(row.steps for row in listed), _size(sum(row.bytes for row in listed))
+    console.print(f"[bold]{escape(str(source))}[/]: {len(listed)} episodes, {steps:,} steps, {size}", highlight=False,
+                  soft_wrap=True)  # fmt: skip
     if labelled:
         for text, flags in (
             ("success at any time", [row.success_once for row in labelled]),
@@ -46,28 +48,36 @@ def ls(source: Path, console: Console, *, rows: int = 10) -> None:
     for what in ("task", "source"):
         counts = Counter(getattr(row, what) or "unknown" for row in listed)
         named = [f"{name} {n}" for name, n in counts.most_common(3)] + ["…"] * (len(counts) > 3)
-        console.print(f"  {what:<20} {', '.join(named)}", highlight=False, soft_wrap=True)
+        console.print(f"  {what:<20} {', '.join(named)}", highlight=False, soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("id", "steps", "success", "at the end", "cameras", "size"):
         table.add_column(heading, justify="right" if heading in ("steps", "size") else "left")
     for row in listed[-rows:]:
-        table.add_row(row.id, str(row.steps), _yes(row.success_once), _yes(row.success_at_end), ", ".join(row.cameras),
-                      _size(row.bytes))  # fmt: skip
+        table.add_row(escape(row.id), str(row.steps), _yes(row.success_once), _yes(row.success_at_end),
+                      escape(", ".join(row.cameras)), _size(row.bytes))  # fmt: skip
     console.print(table)
 
 
-def check(source: Path, console: Console) -> None:
-    """Read every byte of a store; what is wrong is named, and ends in an error."""
+def check(source: Path, console: Console, *, adopt: bool = False) -> None:
+    """Read every byte of a store; what is wrong is named, and ends in an error.
+
+    adopt: bring back journals, too, of which nobody can tell whether their run has ended.
+    """
     store = EpisodeStore(source, create=False)
-    back = recover(store)
+    back = recover(store, force=adopt, say=lambda line: console.print(line, soft_wrap=True, markup=False))
     if back:
         console.print(f"brought back {len(back)} episodes from journals that nobody writes to any more")
-    problems = store.check()
-    for problem in problems.values():
-        console.print(f"[red]✗[/] {problem}", highlight=False, soft_wrap=True)
+    problems, labels = store.check(), LabelLog.of(store)
+    for problem in [*problems.values(), *(f"{labels.path}: {each}" for each in labels.ignored.values())]:
+        console.print(f"[red]✗[/] {escape(problem)}", highlight=False, soft_wrap=True)
     if problems:
         raise RefereeError(f"{len(problems)} of {len(store.rows) + len(store.broken)} episodes in {source} are broken: "
                            "move their files away, or bring them back from a copy")  # fmt: skip
+    if labels.ignored:
+        raise RefereeError(f"{len(labels.ignored)} lines of {labels.path} are ignored: see above")
+    if store.without_checksum:
+        console.print(f"{store.without_checksum} episodes are of an older version and have no checksum of all bytes: "
+                      "`referee episodes convert` gives them one", soft_wrap=True)  # fmt: skip
     console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole", soft_wrap=True)
 
 
@@ -112,7 +122,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
                     if store.path(id).read_bytes() != goal.path(id).read_bytes():
                         raise EpisodeError(f"episode {id} is in {store.root} and in {out}, but they differ")
                     continue
-                goal.append(store.read(id))
+                goal.append(store.read(id, verify=True))
                 copied += 1
     for store in stores:
         LabelLog.of(goal).adopt(LabelLog.of(store))
@@ -125,29 +135,29 @@ def convert(source: Path, out: Path, console: Console, *, export_format: str, la
         raise RefereeError(f"{out} is there already: name a folder that is new, or remove this one (rm -r {out})")
     if not source.exists():
         raise RefereeError(f"{source} does not exist")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = files.temporary_beside(out)
-    part.unlink()
-    count, size = 0, 0
     try:
-        sink = open_sink(export_format, part)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task(f"converting {source.name}", total=None)
-            for episode in read_any(source, labels=labels):
-                sink.append(episode)
-                count, size = count + 1, size + episode.nbytes
-                progress.update(task, completed=count)
-        close = getattr(sink, "close", None)
-        if close is not None:
-            close()
-        if not count:
-            raise RefereeError(f"{source} holds no episodes")
-        if out.exists():
-            out.rmdir()
-        part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        with files.building(out) as part:
+            count, size = _copy(source, open_sink(export_format, part), console, labels)
+    except OSError as error:
+        raise RefereeError(f"cannot write {out} ({error.strerror or error})") from error
     console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}", soft_wrap=True)
+
+
+def _copy(source: Path, sink: Sink, console: Console, labels: Path | None) -> tuple[int, int]:
+    """Write all episodes of a source to a sink; returns how many they are, and their bytes."""
+    count, size = 0, 0
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"converting {source.name}", total=None)
+        for episode in read_any(source, labels=labels):
+            sink.append(episode)
+            count, size = count + 1, size + episode.nbytes
+            progress.update(task, completed=count)
+    close = getattr(sink, "close", None)
+    if close is not None:
+        close()
+    if not count:
+        raise RefereeError(f"{source} holds no episodes")
+    return count, size
 
 
 def _rows(source: Path) -> list[Row]:
@@ -163,7 +173,7 @@ def _choose(source: Path, ids: Sequence[str], episodes: int) -> list[Episode]:
     if not ids:
         return _evenly(source, episodes)
     store = EpisodeStore(source, create=False)
-    return [store.read(id) for id in ids]
+    return [store.read(id, verify=True) for id in ids]
 
 
 def _evenly(source: Path, count: int) -> list[Episode]:
@@ -172,7 +182,7 @@ def _evenly(source: Path, count: int) -> list[Episode]:
         store = EpisodeStore(source, create=False)
         ids = list(store.rows)
         picks = np.linspace(0, max(len(ids) - 1, 0), min(count, len(ids))).round().astype(int)
-        chosen = [store.read(ids[i]) for i in picks]
+        chosen = [store.read(ids[i], verify=True) for i in picks]
     else:
         chosen = [episode for _, episode in zip(range(count), _any(source), strict=False)]
     if not chosen:

@@ -13,9 +13,10 @@ from referee.files import write_json
 from referee.pictures import save_gif
 from referee.runners.environments import make_env
 from referee.runners.rollout import FilmMaker, roll_out
-from referee.runners.rundir import open_run
+from referee.runners.rundir import locks_folder, open_run
 
 
+@locks_folder
 def evaluate(loaded: Loaded) -> None:
     """Run the configured policy in `env.eval` and report its success."""
     config = loaded.config

@@ -60,8 +60,11 @@ class Payment:
         if drawn is None:
             return
         assert not isinstance(drawn, Windows)
-        verdict, looked = (None, delivery.looked) if said is None else (said.verdict, said.looked)
-        self.rewards[delivery.who].take(drawn, looked, verdict)
+        reward = self.rewards[delivery.who]
+        if said is None:
+            reward.take(drawn, delivery.looked)
+        else:
+            reward.take(drawn, said.looked, said.verdict, said.seconds)
 
     def pay(
         self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None, *,
@@ -73,14 +76,13 @@ class Payment:
         those who act, made it.
         """
         reward = self.rewards[who]
-        before = self.manager.seconds
         with actor.threads.all_at_work():  # the simulation does not need the cores now
             scored = reward.score(rollout) if scored is None else scored
         actor.update_rewards(rollout, scored, reward.options)
         if isinstance(actor, LearnerWorker) and actor.wants_pictures:
             rollout.judged = reward.judged(scored)
         numbers = {
-            "time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps,
+            "time/compute_model_rewards": scored.seconds_per_step(len(self.rewards)),
             "reward/version": float(self.manager.version),
         }
         random = np.random.default_rng((self._seed, step, who) if who else (self._seed, step))

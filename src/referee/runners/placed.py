@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from referee.config import Config
+from referee.config.imports import import_modules
 from referee.config.schema import RewardModelConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.contract import Observation
@@ -46,6 +47,8 @@ from referee.runtime import Call, Cluster, Fallback, Group, Rank, Shared, Worker
 from referee.workers.delivery import Delivery, Said
 from referee.workers.judge import JudgeWorker
 
+SUMS = ("reward/judged", "reward/windows", "time/alarm")
+"""What the rollouts of several crews add up to; of all else, the mean is told."""
 LOOK = 0.002
 """Seconds between looks whether a crew has answered."""
 _log = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class PlacedTraining(Training):
     """The same run as `Training`, with the same numbers and checkpoints."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
+        began = time.perf_counter()
         self._cluster = Cluster(config.cluster)
         try:
             check_crews(self._cluster, config)
@@ -67,6 +71,7 @@ class PlacedTraining(Training):
         self._finished: dict[str, list[float]] = {}
         self._model: tuple[int, Shared] | None = None
         self._continuity = Continuity()
+        self.seconds = time.perf_counter() - began
 
     def _crews_wanted(self) -> int:
         return len(self._cluster.plan["env"])
@@ -95,7 +100,10 @@ class PlacedTraining(Training):
             for who, (rollout, delivery, verdict) in enumerate(zip(rollouts, deliveries, said, strict=True))
         ]
         self.rollout = Rollout.joined(rollouts)
-        return {name: float(np.mean([each[name] for each in found if name in each])) for name in found[0]}
+        return {
+            name: float((np.sum if name in SUMS else np.mean)([each[name] for each in found if name in each]))
+            for name in found[0]
+        }
 
     def _ask(self, made: list[Shared]) -> list[Said | None]:
         """What the judges say of each rollout; the pictures go from the crews to them, and not through here."""
@@ -112,11 +120,9 @@ class PlacedTraining(Training):
     def _pay(self, who: int, rollout: Rollout, delivery: Delivery, said: Said | None, step: int) -> dict[str, float]:
         if self.payment is None:
             return {}
-        manager = self.payment.manager
-        if said is not None:
-            if said.version != manager.version:
-                raise RefereeError(f"a judge answered with version {said.version} of the model, not {manager.version}")
-            manager.seconds += said.seconds
+        version = self.payment.manager.version
+        if said is not None and said.version != version:
+            raise RefereeError(f"a judge answered with version {said.version} of the model, not {version}")
         self.payment.take(delivery, said)
         return self.payment.pay(rollout, self.actor, step, delivery.scored, who=who)
 
@@ -173,6 +179,7 @@ class PlacedBackground(BackgroundTraining):
     """Acting, judging and learning side by side, as `BackgroundTraining`, with crews and judges on a cluster."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
+        began = time.perf_counter()
         self._cluster = Cluster(config.cluster)
         try:
             check_crews(self._cluster, config)
@@ -181,6 +188,7 @@ class PlacedBackground(BackgroundTraining):
             self._cluster.close()
             raise
         self._ready = queue.Queue(maxsize=max(4, self._room))
+        self.seconds = time.perf_counter() - began
 
     def _crews_wanted(self) -> int:
         return len(self._cluster.plan["env"])
@@ -349,7 +357,7 @@ def launch_judges(cluster: Cluster, config: Config, payment: Payment | TrendPaym
     model = config.reward.model
     assert isinstance(model, RewardModelConfig)
     how = WorkerGroup(
-        make_judge, payment.reward.options, backend=model.backend, int8=model.int8,
+        make_judge, config.runner.imports, payment.reward.options, backend=model.backend, int8=model.int8,
         threads=config.actor.num_threads or os.cpu_count() or 1, fallback=Fallback(retry=("judge",)),
     )  # fmt: skip
     return how.launch(cluster, "reward")
@@ -361,8 +369,9 @@ def make_crew(rank: Rank, config: Config, folder: Path, spec: PolicySpec) -> Cre
     return Crew(config, folder, spec, rank=rank.rank, of=rank.world_size)
 
 
-def make_judge(rank: Rank, options: RewardOptions, **how: Any) -> JudgeWorker:
-    """The judge of a rank; all are alike."""
+def make_judge(rank: Rank, imports: Sequence[str], options: RewardOptions, **how: Any) -> JudgeWorker:
+    """The judge of a rank; all are alike. imports: modules that register models of one's own."""
+    import_modules(imports)
     return JudgeWorker(options, **how)
 
 

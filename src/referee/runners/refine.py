@@ -31,8 +31,10 @@ from referee.refine.loop import (
 )
 from referee.runners.gain import gain
 from referee.runners.payment import refined_folder
+from referee.runners.rundir import lock, locks_folder
 
 
+@locks_folder
 def refine(
     artifact: Path,
     episodes: Path,
@@ -56,6 +58,7 @@ def refine(
     if model.reference is None:
         raise RefereeError(f"{artifact} holds no reference of its training frames, so it cannot say what is strange")
     store = EpisodeStore(episodes, create=False)
+    lock(out, fix="choose another --out")
     _check_cameras(out, model)
     refiner = Refiner(model, out, LABELLERS[labeller](), options, mode=mode, data=data)
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from referee.envs import Observation, RefereeVectorEnv
+from referee.envs.contract import void_steps
 from referee.envs.policies import Policy
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
@@ -82,7 +85,7 @@ def roll_out(
         returns += rewards
         lengths += 1
         if isinstance(watch, SecondOpinion):  # of an arm that held, nobody knows what the last picture shows
-            watch(env, success, done & ~np.asarray(info.get("_hold", False)))
+            watch(env, success, done & ~np.asarray(void_steps(info)))
         elif watch is not None:
             watch(env, success, done)
         counted = np.flatnonzero(done & (left > 0))
@@ -107,9 +110,12 @@ class SecondOpinion:
         manager: RewardManager,
         cameras: tuple[str, ...],
         tell: Tell | None = None,
+        guard: AbstractContextManager[Any] | None = None,
     ) -> None:
+        """guard: held while the model is used, where others use it at the same time."""
         self.truth = TruthBeside()
         self._manager, self._cameras, self._tell = manager, cameras, tell
+        self._guard = nullcontext() if guard is None else guard
 
     def __call__(self, env: RefereeVectorEnv, success: np.ndarray, done: np.ndarray) -> None:
         """See a step."""
@@ -117,11 +123,12 @@ class SecondOpinion:
         if not len(ids):
             return
         pictures = env.render_cameras(ids, final=True, cameras=self._cameras)
-        said = self._manager.judge(pictures, cameras=self._cameras).success
-        if said is not None:
-            self.truth.add(said, success[ids])
-        if self._tell is not None:
-            self._tell(pictures, success[ids])
+        with self._guard:
+            said = self._manager.judge(pictures, cameras=self._cameras).success
+            if said is not None:
+                self.truth.add(said, success[ids])
+            if self._tell is not None:
+                self._tell(pictures, success[ids])
 
 
 class FilmMaker:

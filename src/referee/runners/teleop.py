@@ -8,7 +8,7 @@ Both workers are in this process, or on the nodes of a cluster. The arm never mo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from referee.config import Config, Loaded
 from referee.config.arm import FrankaEnvConfig
+from referee.config.imports import import_modules
 from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.episodes import EpisodeStore
 from referee.episodes.collection import place
@@ -33,19 +34,24 @@ from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
 from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
-from referee.runners.rundir import open_run
+from referee.runners.model_keys import as_scored
+from referee.runners.rundir import locks_folder, open_run
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.workers.reward import cameras_for
 from referee.workers.teleop import LiveJudge, Look, Shown, TeleopWorker
 
 GIVE_UP = 30.0
 """Seconds without a verdict after which the run ends."""
+READY = "[TeleopWorker] EmbodiedRewardWorker ready: type=EmbodiedRewardWorker | reward_threshold={:.3f}"
+"""As scripts that read these lines know it, whatever the model is."""
 
 
+@locks_folder
 def teleop(loaded: Loaded) -> None:
     """Step, judge and show until somebody stops it."""
+    check(loaded.config)
+    loaded = as_scored(loaded)
     config = loaded.config
-    check(config)
     console = Console(highlight=False)
     folder = open_run(loaded).resolve()
     with LiveView.open(config.runner.live_view) as view, Teleoperation(loaded, folder) as run:
@@ -53,10 +59,13 @@ def teleop(loaded: Loaded) -> None:
         if keys_steer(config.env.eval):
             say(console, f"Steering: {HELP}")
         run.wake()
-        say(console, f"[TeleopWorker] RewardWorker ready: type={run.kind} | reward_threshold={run.threshold:.3f}")
+        say(console, READY.format(run.threshold))
         with Interrupt(console, "stopping after this step") as interrupt:
             for shown, latency in run.steps(view):
-                say(console, shown.line(probability=config.reward.use_reward_prob, latency=latency))
+                column = _milliseconds(latency) if config.runner.show_latency else ""
+                say(console, shown.line(probability=config.reward.use_reward_prob, latency=column))
+                if shown.held:
+                    say(console, f"the arm held: {shown.held}")
                 if latency is None:
                     late = config.reward.late_seconds
                     say(console, f"no verdict within {late:g} s: the arm holds, and this is no success")
@@ -80,7 +89,7 @@ class Teleoperation:
         if not isinstance(how, RewardModelConfig):
             raise ConfigError(f"reward.model.model_type={how.model_type} says no success: use an image model")
         options, model = options_of(config.reward), open_model(how)
-        self.kind, self.threshold = model.spec.model_type, RewardManager(model, options).threshold
+        self.threshold = RewardManager(model, options).threshold
         self.account = Account()
         self._config, self._folder = config, folder
         self.cluster = Cluster(config.cluster)
@@ -88,8 +97,8 @@ class Teleoperation:
             check_ranks(self.cluster)
             packed = Packed.of(model)
             self.judge = WorkerGroup(
-                make_judge, packed, options, backend=how.backend, int8=how.int8, debug_save_dir=how.debug_save_dir,
-                fallback=Fallback(retry=("look", "pid")),
+                make_judge, config.runner.imports, packed, options, backend=how.backend, int8=how.int8,
+                debug_save_dir=how.debug_save_dir, fallback=Fallback(retry=("look", "pid")),
             ).launch(self.cluster, "reward")  # fmt: skip
             self.arm = WorkerGroup(make_teleop, loaded, folder, options, packed).launch(self.cluster, "env")
         except BaseException:
@@ -130,6 +139,10 @@ class Teleoperation:
             yield shown, latency
             if look is None:
                 hold_until(call, self.arm)
+
+
+def _milliseconds(latency: float | None) -> str:
+    return "late" if latency is None else f"{1000 * latency:.0f} ms"
 
 
 def _answer(call: Call, asked: float, late: float) -> tuple[Look | None, float | None]:
@@ -193,14 +206,16 @@ def options_of(config: RewardConfig) -> RewardOptions:
     )  # fmt: skip
 
 
-def make_judge(rank: Rank, model: Packed, options: RewardOptions, **how: Any) -> LiveJudge:
-    """The judge, where it lives."""
+def make_judge(rank: Rank, imports: Sequence[str], model: Packed, options: RewardOptions, **how: Any) -> LiveJudge:
+    """The judge, where it lives. imports: modules that register models of one's own."""
+    import_modules(imports)
     return LiveJudge(model, options, **how)
 
 
 def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions, model: Packed) -> TeleopWorker:
     """The arm worker, where the arm is."""
     config = loaded.config
+    import_modules(config.runner.imports)
     assert config.env.eval is not None
     wanted = config.env.eval
     env = open_arm(loaded, folder, own_success_ends=not config.reward.standalone_realworld)

@@ -46,7 +46,7 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = files.parse_json(line)
         except ValueError as error:
             raise RefereeError(f"{source}:{number} is not JSON: {error}") from error
         for name in ("answer", "reference"):

@@ -13,41 +13,46 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from referee.config import Config, FrankaEnvConfig, Loaded
+from referee.config.batches import minibatch_size
 from referee.config.endings import ending
-from referee.config.learning import PPOConfig, SACConfig
+from referee.config.learning import ActorConfig, PPOConfig, SACConfig
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError
 from referee.refine.labellers import Terminal
 from referee.runners.background import PIECES, BackgroundTraining
 from referee.runners.ending import tell
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook, check_backends
+from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.model_keys import as_scored
 from referee.runners.placed import PlacedBackground, PlacedTraining
-from referee.runners.rundir import name_run, open_run
+from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.runners.training import EVAL_SEED, Training
 from referee.runners.trends import check_trend
 from referee.workers.env import SEEDS_PER_RUN
 
 
+@locks_folder
 def train_policy(loaded: Loaded) -> None:
     """Collect, learn, evaluate, save, until the steps, the minutes or the wanted success are reached."""
     check(loaded.config)
     check_backends(loaded)
     torch.set_num_threads(1)
+    loaded = as_scored(loaded)
     console, runner = Console(), loaded.config.runner
     folder = name_run(loaded)
     run = make_training(loaded.config, folder)
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
     open_run(loaded, folder)
     console.print(ending(loaded.config), soft_wrap=True)
-    logbook = Logbook(folder, loaded)
+    logbook = Logbook(folder, loaded, resumed_at=resumed)
     try:
+        if resumed is not None:
+            console.print(f"resuming at step {resumed:,}")
+        say_dropped(console, logbook, resumed)
         if resumed is None:
             run.warm_start(console)
             if run.evaluation:
-                logbook.write(run.evaluation, run.steps)
-        else:
-            console.print(f"resuming at step {resumed:,}")
+                logbook.write({**run.evaluation, "time/minutes": run.seconds / 60}, run.steps)
         with Interrupt(console) as interrupt, _progress(console, runner.max_steps) as bar:
             bar.update(TaskID(0), completed=run.steps)
             _make_room(run, bar)
@@ -88,10 +93,12 @@ def check(config: Config) -> None:
     algorithm, actor, train = config.algorithm, config.actor, config.env.train
     assert train is not None and config.env.eval is not None  # the recipe needs them
     samples = train.num_envs * algorithm.rollout_steps
-    if isinstance(algorithm, PPOConfig) and samples % actor.global_batch_size:
+    assert isinstance(actor, ActorConfig)
+    if isinstance(algorithm, PPOConfig) and actor.global_batch_size and samples % actor.global_batch_size:
         raise ConfigError(
             f"actor.global_batch_size={actor.global_batch_size} does not divide the {samples} samples of a rollout "
-            f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, as {_divisor(samples)}"
+            f"(env.train.num_envs × algorithm.rollout_steps): choose a divisor, e.g. {minibatch_size(samples)}, or "
+            "leave it out"
         )
     if SEEDS_PER_RUN * config.runner.seed + train.num_envs > EVAL_SEED:
         raise ConfigError(
@@ -187,10 +194,6 @@ def _paused(bar: Progress) -> Iterator[None]:
         yield
     finally:
         bar.start()
-
-
-def _divisor(samples: int) -> int:
-    return max(size for size in range(1, samples + 1) if samples % size == 0 and size <= 1024)
 
 
 def _progress(console: Console, total: int) -> Progress:

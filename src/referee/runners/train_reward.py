@@ -18,15 +18,16 @@ from referee.config.reward_training import RewardActorConfig
 from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
-from referee.errors import ConfigError
 from referee.metrics import Rate
 from referee.models.artifact import Artifact, Calibration
 from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook, check_backends
-from referee.runners.rundir import name_run, open_run
+from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.model_keys import as_continued, model_of
+from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.runtime import Cluster
 from referee.training.bar import Log
+from referee.training.checkpoint import step_of
 from referee.training.data import DataOptions
 from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
@@ -44,17 +45,21 @@ def train_reward(loaded: Loaded) -> None:
     console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
 
 
+@locks_folder
 def train_placed(loaded: Loaded, console: Console) -> Path:
     """The artifact of a training where the cluster section says; what cannot be placed is refused first."""
     check_backends(loaded)
     cpu.cap_if_needed()
+    loaded = as_continued(loaded)
     config, folder = loaded.config, name_run(loaded)
     options = options_of(config, folder)
     check_paths(options)
+    at = step_of(options.resume)
     with Cluster(config.cluster) as cluster:
         options = placed(options, config, cluster)
         open_run(loaded, folder)
-        with closing(Logbook(folder, loaded)) as logbook, Interrupt(console) as interrupt:
+        with closing(Logbook(folder, loaded, resumed_at=at)) as logbook, Interrupt(console) as interrupt:
+            say_dropped(console, logbook, at)
             artifact = train_and_calibrate(
                 options,
                 console,
@@ -121,6 +126,7 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
     runner, data, actor = config.runner, config.data, config.actor
     assert isinstance(actor, RewardActorConfig) and isinstance(data, DataConfig)  # the recipe chooses them
     model = actor.model
+    save_dir = None if runner.save_dir is None else Path(runner.save_dir).resolve()
     return TrainOptions(
         data=DataOptions(
             data_path=_path(data.data_path),
@@ -161,26 +167,9 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
             feature_copies=actor.feature_copies,
         ),
         resume=_path(runner.resume_dir),
-        checkpoints=() if runner.save_dir is None else tuple(Path(runner.save_dir).resolve() / name for name in BEST),
+        save_dir=save_dir,
+        checkpoints=() if save_dir is None else tuple(save_dir / name for name in BEST),
     )
-
-
-def model_of(model: object) -> dict[str, object]:
-    """The fields of a `ModelSpec` out of `actor.model`."""
-    found = dict(vars(model))
-    del found["pretrained"], found["model_path"]
-    if found["image_size"] is None:
-        del found["image_size"]
-    found["crop"] = dict(_crop(text) for text in found["crop"])
-    return found
-
-
-def _crop(text: str) -> tuple[str, tuple[int, ...]]:
-    camera, _, box = text.partition(":")
-    sides = box.split(",")
-    if not camera or len(sides) != 4 or not all(side.strip().isdigit() for side in sides):
-        raise ConfigError(f"actor.model.crop={text} cannot be read: write camera:top,left,height,width in pixels")
-    return camera, tuple(map(int, sides))
 
 
 def _holds_frames(path: Path) -> bool:

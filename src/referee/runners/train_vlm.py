@@ -11,8 +11,9 @@ from referee.config import Config, Loaded
 from referee.config.vlm import VLMActorConfig, VLMDataConfig, values
 from referee.models.vlm.qwen import QwenOptions, check_installed
 from referee.runners.interrupt import Interrupt
-from referee.runners.logbook import Logbook, check_backends
-from referee.runners.rundir import name_run, open_run
+from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.rundir import locks_folder, name_run, open_run
+from referee.training.checkpoint import step_of
 from referee.training.options import EarlyStop
 from referee.training.vlm.options import LoraOptions, SftOptions
 from referee.training.vlm.sft import fine_tune, read_data
@@ -20,6 +21,7 @@ from referee.training.vlm.sft import fine_tune, read_data
 EPOCHS = 3
 
 
+@locks_folder
 def train_vlm(loaded: Loaded) -> None:
     """Fine-tune, and say what to do next."""
     check_backends(loaded)
@@ -28,9 +30,11 @@ def train_vlm(loaded: Loaded) -> None:
     console, folder = Console(), name_run(loaded)
     options = options_of(loaded.config, folder)
     read_data(options)  # refused before anything is written
+    at = step_of(options.resume)
     open_run(loaded, folder)
-    logbook = Logbook(folder, loaded)
+    logbook = Logbook(folder, loaded, resumed_at=at)
     try:
+        say_dropped(console, logbook, at)
         with Interrupt(console) as interrupt:
             best = fine_tune(options, console, log=logbook.write, stop=lambda: interrupt.wanted)
         if interrupt.wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ NOT_THE_WORLD = (
     "teleoperator",
     "camera_serials",
     "max_age",
+    "max_ahead",
     "max_action_age",
     "fault_seconds",
 )
@@ -67,6 +69,7 @@ class Training:
     """The state of a run: workers, counters, and what was measured."""
 
     def __init__(self, config: Config, folder: Path = Path()) -> None:
+        began = time.perf_counter()
         assert config.env.train is not None and config.env.eval is not None and isinstance(config.actor, ActorConfig)
         seed = config.runner.seed
         self.config, self.folder = config, folder
@@ -85,7 +88,7 @@ class Training:
         saved = isinstance(algorithm, SACConfig) and algorithm.replay.save
         self._memory = MemoryFiles(folder) if saved else None
         self.rollout = Rollout(self.env.env, algorithm.rollout_steps, self.policy.inputs)
-        self.iteration, self.steps, self.seconds = 0, 0, 0.0
+        self.iteration, self.steps = 0, 0
         self.best = Best()
         self.outcomes = Outcomes()
         self.evaluated_at = -1
@@ -93,6 +96,10 @@ class Training:
         self.refined = False
         """Whether the latest iteration ended with a round of refinement, which is worth a checkpoint."""
         self._shown: dict[str, float] = {}
+        self._evaluating = 0.0
+        self._model_guard: AbstractContextManager[Any] = nullcontext()
+        self.seconds = time.perf_counter() - began
+        """Of training: setting up, warming up, acting, scoring, learning and refining, but not evaluating or saving."""
 
     def _crews_wanted(self) -> int:
         return 1
@@ -140,11 +147,13 @@ class Training:
 
     def warm_start(self, console: Console) -> None:
         """Take over a policy, or look at the first states; clone demonstrations and mine failures if asked to."""
+        began, evaluated = time.perf_counter(), self._evaluating
         self._first_policy(console)
         if self.verdicts is not None and self.config.reward.refine.mine:
             self.verdicts.mine(self.eval_env, Player(self.policy, self.eval_env, noise_seed=0), MINE_SEED)
             if self.verdicts.swaps:
                 self._forget_best()
+        self.seconds += time.perf_counter() - began - (self._evaluating - evaluated)
 
     def _first_policy(self, console: Console) -> None:
         if self._take_over(console):
@@ -204,9 +213,12 @@ class Training:
             self.policy.forget_values()
 
     def finished(self) -> bool:
-        """Whether the steps, the minutes or the wanted success are reached, or an alarm ends it."""
+        """Whether the steps, the minutes or the wanted success are reached, or an alarm ends it.
+
+        However few the minutes are, there is one iteration.
+        """
         runner = self.config.runner
-        late = runner.max_minutes is not None and self.seconds >= 60 * runner.max_minutes
+        late = runner.max_minutes is not None and self.iteration > 0 and self.seconds >= 60 * runner.max_minutes
         good = runner.target_success is not None and self.best.success >= runner.target_success
         return self.steps >= runner.max_steps or late or good or self.alarmed
 
@@ -277,11 +289,12 @@ class Training:
         """The deterministic policy on the fixed evaluation episodes."""
         if self.evaluated_at == self.steps or not self.config.runner.eval_episodes:
             return self.evaluation
+        began = time.perf_counter()
         env = self.eval_env
         policy = Player(self.policy, env)
         payment, second = self.verdicts, None
         if payment is not None:
-            second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear)
+            second = SecondOpinion(payment.manager, payment.reward.cameras, payment.hear, self._model_guard)
         self.outcomes = roll_out(
             env, policy, self.config.runner.eval_episodes, seed=EVAL_SEED, observe=policy.see, watch=second
         )
@@ -300,6 +313,7 @@ class Training:
         numbers |= judged
         self._shown |= numbers
         self.evaluation = numbers
+        self._evaluating += time.perf_counter() - began
         return numbers
 
     def _word(self, success: float) -> float | None:
@@ -368,6 +382,7 @@ class Training:
 
     def resume(self, place: Path) -> int:
         """Go on from a checkpoint, exactly; returns its step."""
+        began = time.perf_counter()
         folder = checkpoint.find(place)
         stored = checkpoint.load(folder)
         assert self.config.env.train is not None
@@ -382,8 +397,8 @@ class Training:
             self.payment.restore_state(stored.arrays, stored.meta["steps"])
         self._remember(stored, folder)
         meta = stored.meta
-        self.iteration, self.steps, self.seconds = meta["iteration"], meta["steps"], meta["seconds"]
-        self.best = Best(*meta["best"])
+        self.iteration, self.steps, self.best = meta["iteration"], meta["steps"], Best(*meta["best"])
+        self.seconds += meta["seconds"] + time.perf_counter() - began
         return self.steps
 
     def _acting_state(self) -> dict[str, np.ndarray]:

@@ -27,7 +27,8 @@ from referee.workers.delivery import Delivery, Said
 from referee.workers.learner import LearnerWorker
 from referee.workers.trend import TrendWorker
 
-BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "veto_unknown", "hold_terminal")
+BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "below_threshold", "veto_unknown",
+             "hold_terminal")  # fmt: skip
 """Keys of a model that says success; what a trend pays is said by its parser."""
 IN_PROCESS = ("lora_path", "precision", "attn_implementation", "readout", "score_pay", "both_ways", "max_new_tokens",
               "do_sample", "temperature", "infer_micro_batch_size")  # fmt: skip
@@ -159,7 +160,9 @@ def make_window_model(config: RewardConfig) -> WindowModel:
     from referee.models.vlm.qwen import QwenOptions, load, read_note, taught_both_ways
 
     assert model.model_path is not None  # `check_trend` saw to it
-    chat = _chat_as_taught(read_note(model.lora_path or model.model_path), model.use_chat_template)
+    note = read_note(model.lora_path or model.model_path)
+    _warn_of_other_prompts(note, model)
+    chat = chat_as_taught(note, model.use_chat_template)
     loaded = load(
         QwenOptions(
             model_path=model.model_path, lora_path=model.lora_path, precision=model.precision,
@@ -172,37 +175,46 @@ def make_window_model(config: RewardConfig) -> WindowModel:
         both_ways=taught if model.both_ways is None else model.both_ways, max_new_tokens=model.max_new_tokens,
         infer_micro_batch_size=model.infer_micro_batch_size, do_sample=model.do_sample, temperature=model.temperature,
     )  # fmt: skip
-    builder = make_input_builder(*_as_taught(loaded.note, model.input_builder_name, asked))
+    builder = make_input_builder(*input_as_taught(loaded.note, model.input_builder_name, asked)[0])
     return HistoryVLMRewardModel(loaded, builder, parser, how)
 
 
-def _as_taught(note: Mapping[str, Any], name: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The input builder: the one that the model was fine-tuned with, unless another is asked for, with a warning.
+def input_as_taught(
+    note: Mapping[str, Any], name: str, params: dict[str, Any]
+) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]] | None]:
+    """The input builder: the one that the model was fine-tuned with, unless another is asked for; then that one, too.
 
     note: beside its weights. A description of the task for windows without one changes nothing that was learned.
     """
     taught = note.get("input_builder_name", name), dict(note.get("input_builder_params", {}))
     words = {TASK_WORDS: params[TASK_WORDS]} if TASK_WORDS in params else {}
     if (name, {**params, **words}) == (taught[0], {**taught[1], **words}) or not note:
-        return name, params
+        return (name, params), None
     if name == VLMModelConfig().input_builder_name and params == words:
-        return taught[0], {**taught[1], **words}
-    _log.warning(
-        "this model was fine-tuned with input_builder_name=%s, input_builder_params=%s, but is asked otherwise here",
-        *taught,
-    )
-    return name, params
+        return (taught[0], {**taught[1], **words}), None
+    return (name, params), taught
 
 
-def _chat_as_taught(note: Mapping[str, Any], wanted: bool | None) -> bool:
+def chat_as_taught(note: Mapping[str, Any], wanted: bool | None) -> bool:
     """Whether the model is asked in its chat format: as it was fine-tuned, unless another way is asked for."""
-    taught = bool(note.get("use_chat_template", True))
-    if wanted is None or wanted == taught or not note:
-        return taught if wanted is None else wanted
-    _log.warning(
-        "this model was fine-tuned with use_chat_template=%s, but is asked otherwise here", str(taught).lower()
-    )
-    return wanted
+    return bool(note.get("use_chat_template", True)) if wanted is None else wanted
+
+
+def _warn_of_other_prompts(note: Mapping[str, Any], model: VLMModelConfig) -> None:
+    """Say where a fine-tuned model is asked in another way than it was taught."""
+    if not note:
+        return
+    _, taught = input_as_taught(note, model.input_builder_name, values(model.input_builder_params))
+    if taught is not None:
+        _log.warning(
+            "this model was fine-tuned with input_builder_name=%s, input_builder_params=%s, but is asked otherwise "
+            "here", *taught,
+        )  # fmt: skip
+    chat = chat_as_taught(note, None)
+    if model.use_chat_template not in (None, chat):
+        _log.warning(
+            "this model was fine-tuned with use_chat_template=%s, but is asked otherwise here", str(chat).lower()
+        )
 
 
 def make_trend_worker(
@@ -273,13 +285,13 @@ class TrendPayment:
 
         step: of the training, at the rollout's end. who: of those who act, made it.
         """
-        reward, before = self.rewards[who], self.manager.seconds
+        reward = self.rewards[who]
         with actor.threads.all_at_work():
             scored = reward.score(rollout)
         actor.update_rewards(rollout, scored, reward.options)
         self._paid += float(scored.rewards.sum())
         self._steps += scored.rewards.size
-        spent = {"time/compute_model_rewards": (self.manager.seconds - before) / rollout.steps}
+        spent = {"time/compute_model_rewards": scored.seconds_per_step(len(self.rewards))}
         return {**spent, **reward.numbers(), **truth_beside(scored, rollout.success)}
 
     def lately(self) -> float | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from referee.errors import ClusterError, MissingDependency
 from referee.runtime.nodes import Node
+from referee.runtime.raylet import RayletWatch
 
 OLDEST = (2, 52)
 """The first Ray with token authentication."""
@@ -108,6 +109,8 @@ class Session:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
         self._head = library.get_runtime_context().gcs_address
+        if hasattr(os, "pidfd_open"):
+            self._undo.callback(RayletWatch(own_node()).close)
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
 
@@ -129,6 +132,11 @@ def pinned(node_id: str) -> Any:
     """The scheduling strategy "on this node or nowhere"."""
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     return strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+
+def own_node() -> Any:
+    """The node of Ray that this process is connected to, with the processes that were started for it."""
+    return importlib.import_module("ray._private.worker").global_worker.node
 
 
 def nodes() -> list[Node]:

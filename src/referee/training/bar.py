@@ -28,6 +28,8 @@ class Report(Protocol):
     def val(self) -> Any: ...
     @property
     def best(self) -> bool: ...
+    @property
+    def log_step(self) -> int: ...
 
 
 R = TypeVar("R", bound=Report)
@@ -69,4 +71,4 @@ class Bar(Generic[R]):
             line = f"epoch {report.epoch:.4g}, step {report.step}, {report.seconds:.1f} s: {words}{mark}"
             self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
         if self._log is not None:
-            self._log(self._numbers(report), report.step)
+            self._log(self._numbers(report), report.log_step)

@@ -69,7 +69,7 @@ class FrameSet:
     def __init__(self, paths: Sequence[Path], cameras: tuple[str, ...] = ()) -> None:
         self.parts = [RewardBinaryDataset(path) for path in paths]
         names = [_cameras(part) for part in self.parts]
-        self.cameras = cameras or names[0]
+        self.cameras = tuple(_own_name(camera, names[0]) for camera in cameras or names[0])
         self._views = [_places(self.cameras, mine, part.path) for mine, part in zip(names, self.parts, strict=True)]
         sizes = [part.sample_shape[-3:-1] for part in self.parts]
         for part, size in zip(self.parts, sizes, strict=True):
@@ -196,17 +196,14 @@ def _build(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], li
     frames = FrameOptions(
         fail_success_ratio=options.fail_success_ratio,
         num_samples_per_episode=options.num_samples_per_episode,
-        val_split=options.val_split or 0.5,
+        val_split=options.val_split,
         seed=options.seed,
         cameras=cameras or there,
     )
     _log.addHandler(logging.NullHandler())
     for line in str(build_frames(episodes, folder, frames, name=name)).splitlines():
         say(line)
-    if options.val_split:
-        return [paths[0]], [paths[1]]
-    say("without validation: frames of both files are for training")
-    return list(paths), []
+    return [paths[0]], [paths[1]] if options.val_split else []
 
 
 def _episodes(options: DataOptions, say: Say) -> tuple[Any, str]:
@@ -251,6 +248,11 @@ def _cameras(part: RewardBinaryDataset) -> tuple[str, ...]:
     if isinstance(named, list) and len(named) == views and len(set(named)) == views:
         return tuple(str(name) for name in named)
     return ("main_images", *(f"extra_view_{number}" for number in range(views - 1)))
+
+
+def _own_name(camera: str, there: tuple[str, ...]) -> str:
+    """`main_images` says which camera, and not what it is called."""
+    return there[0] if camera == "main_images" and there else camera
 
 
 def _places(wanted: tuple[str, ...], there: tuple[str, ...], path: Path) -> tuple[int, ...]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from referee import files
+from referee import checksums, files
 from referee.models.contract import RewardModel
 from referee.training.augment import augment
 from referee.training.options import NO_AUGMENTATION, AugmentOptions
 from referee.training.source import FeatureSource, Frames
 
+_log = logging.getLogger(__name__)
 BATCH = 512
 """Frames read at once; the model takes them by pieces."""
-VERSION = 1
+VERSION = 2
 
 
 def cached_features(
@@ -44,7 +46,7 @@ def cached_features(
         changes = f"{augmentation}:{seed}:{number}" if number else "none"
         key = hashlib.sha256(f"{VERSION}:{content_hash}:{name}:{changes}".encode()).hexdigest()[:32]
         path = folder / f"features-{key}.npy"
-        if not path.exists():
+        if not _is_whole(path):
             options = augmentation if number else NO_AUGMENTATION
             _encode(model, frames, path, options, np.random.default_rng((seed, number)), progress)
         found.append(np.load(path, mmap_mode="r"))
@@ -70,20 +72,31 @@ def _encode(
     random: np.random.Generator,
     progress: Callable[[int], None] | None,
 ) -> None:
-    target: np.memmap | None = None
-    with files.replacing(path, sync=False) as temporary:
+    # Written, not mapped: a full disk is then an error that can be told, and not the end of the process.
+    with files.replacing(path, sync=False) as temporary, temporary.open("wb") as file:
         for start in range(0, len(frames), BATCH):
             rows = np.arange(start, min(start + BATCH, len(frames)))
             images, _ = frames.batch(rows)
             features = model.features(augment(images, options, random))
-            if target is None:
-                shape = (len(frames), features.shape[1])
-                target = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            target[rows] = features
+            if not start:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(frames), features.shape[1])}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(features, "<f4").data)
             if progress is not None:
                 progress(len(rows))
-        if target is not None:
-            target.flush()
+        file.flush()
+        file.write(checksums.crc32_of(temporary).encode())
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether features are there as they were written: eight digits at the end are the checksum of the rest."""
+    if not path.exists():
+        return False
+    content = np.memmap(path, np.uint8, "r") if path.stat().st_size > 8 else np.zeros(8, np.uint8)
+    if checksums.crc32(content[:-8].data) == content[-8:].tobytes().decode("ascii", "replace"):
+        return True
+    _log.warning("%s has changed since it was written (checksum): the frames are encoded again", path)
+    return False
 
 
 def content_hash(frames: Frames) -> str:

@@ -62,6 +62,13 @@ class Report:
     val: Scores | None = None
     best: bool = False
     """Whether this validation was the best so far."""
+    warmup: bool = False
+    """Whether the encoder is being warmed up; the steps are then those of the warm-up."""
+
+    @property
+    def log_step(self) -> int:
+        """The step under which it is logged: 0 during a warm-up, after which the steps begin."""
+        return 0 if self.warmup else self.step
 
 
 @dataclass
@@ -87,23 +94,27 @@ def fit(
     *,
     head_only: bool = False,
     folder: Path | None = None,
+    save_dir: Path | None = None,
     resume: dict[str, Any] | None = None,
     group: Group | None = None,
     report: Callable[[Report], None] | None = None,
     on_best: Callable[[State, Report], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    began: float | None = None,
 ) -> FitResult:
     """Fit a model, or its head alone on features of its frozen encoder; the model ends with the best weights.
 
     folder: where checkpoints/step_<n>/checkpoint.pt go; None writes none.
+    save_dir: where step_<n>/checkpoint.pt go instead; `folder` then holds links to them.
     resume: what `checkpoint.load` gave.
     on_best: takes the weights whenever a validation is the best so far.
     stop: asked after every step (now and then, in a group); at its yes a checkpoint is written and the result returned.
+    began: when the work began, on the clock of `time.time`, where the seconds before the first step count as well.
     """
     with threads(1 if head_only else options.threads), safe_convolutions(model, head_only=head_only):
-        fitting = _Fit(model, train, val, options, head_only, folder, group or Group())
+        fitting = _Fit(model, train, val, options, head_only, folder, save_dir, group or Group())
         with closing(fitting.crew):
-            return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never)
+            return fitting.run(resume, report or _ignore, on_best or _ignore, stop or _never, began)
 
 
 @torch.no_grad()
@@ -158,12 +169,13 @@ class _Fit:
         options: FitOptions,
         head_only: bool,
         folder: Path | None,
+        save_dir: Path | None,
         group: Group,
     ) -> None:
         if val is None and options.best_metric != "train_accuracy":
             raise RefereeError(f"best_metric is {options.best_metric}, but there are no validation frames")
-        self.model, self.train, self.val, self.options, self.folder, self.group = (
-            model, train, val, options, folder, group,
+        self.model, self.train, self.val, self.options, self.folder, self.save_dir, self.group = (
+            model, train, val, options, folder, save_dir, group,
         )  # fmt: skip
         chunks = options.chunks(head_only=head_only)
         self.sampler = Sampler(
@@ -192,6 +204,7 @@ class _Fit:
         report: Callable[[Report], None],
         on_best: Callable[[State, Report], None],
         stop: Callable[[], bool],
+        began: float | None,
     ) -> FitResult:
         if resume is not None:
             _load_model(self.model, resume)
@@ -200,6 +213,7 @@ class _Fit:
         self.optimizer = _optimizer(self.net, self.options, fused=self.group.world == 1)
         if resume is not None:
             self._restore(resume)
+        self.seconds += 0.0 if began is None else max(0.0, time.time() - began)
         started, reason = time.perf_counter() - self.seconds, "finished"
         self.wrapped.train()
         while self.step < self.total and reason == "finished":
@@ -238,7 +252,7 @@ class _Fit:
 
     def _to_save(self, at_end: bool) -> bool:
         epochs, steps = self.options.save_interval, self.options.save_steps
-        return bool((steps and self.step % steps == 0) or (at_end and epochs and self._due(epochs)))
+        return self.step % steps == 0 if steps else bool(at_end and epochs and self._due(epochs))
 
     def _learn(self, chunks: list[np.ndarray]) -> None:
         """One optimiser step, and its part of the epoch's sums."""
@@ -345,7 +359,7 @@ class _Fit:
         """Write a checkpoint; every process takes part, the first one writes."""
         if self.folder is None:
             return None
-        path = self.folder / "checkpoints" / f"step_{self.step}" / checkpoint.NAME
+        path = (self.save_dir or self.folder / "checkpoints") / f"step_{self.step}" / checkpoint.NAME
         now = self._report()
         values = {
             "epoch": self.step // self.sampler.steps_per_epoch,
@@ -369,6 +383,7 @@ class _Fit:
         }
         if self.group.rank == 0:
             checkpoint.save(path, values)
+            checkpoint.link(path.parent, self.folder / "checkpoints")
         return path
 
     def _restore(self, values: dict[str, Any]) -> None:

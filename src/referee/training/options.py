@@ -103,7 +103,7 @@ class FitOptions:
     save_interval: int = 0
     """Epochs between checkpoints step_<n>; 0 = only the last."""
     save_steps: int = 0
-    """The same in steps."""
+    """Steps between them, instead of epochs; 0 = by epochs."""
     log_interval: int = 10
     """Steps between reports of progress."""
     best_metric: str = "val_loss"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,12 +17,13 @@ import torch
 from rich.console import Console
 
 from referee import __version__
-from referee.cache import cache_dir
 from referee.errors import RefereeError
+from referee.files import cache_dir
 from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
 from referee.models.registry import build
+from referee.models.resnet import DEFAULT_ARCH
 from referee.training import checkpoint, debug, parallel
 from referee.training.bar import Bar, Log
 from referee.training.data import Data, DataOptions, FrameSet, open_data
@@ -33,8 +35,8 @@ from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
 
-MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": "resnet10", "width": 16}
-"""What is trained unless something else is asked for: small, and enough for one task seen by fixed cameras."""
+MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": DEFAULT_ARCH}
+"""What is trained unless something else is named."""
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
@@ -56,6 +58,8 @@ class TrainOptions:
     fit: FitOptions = field(default_factory=FitOptions)
     resume: Path | None = None
     """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
+    save_dir: Path | None = None
+    """Where step_<n>/checkpoint.pt go instead; the run then holds links to them."""
     checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
@@ -100,6 +104,7 @@ def train(
         warned = line.startswith("warning:")
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
+    began = time.time()
     check_paths(options)
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
@@ -115,10 +120,14 @@ def train(
     say(f"{model.spec.model_type} {model.spec.arch}, width {model.spec.width}, {size:,} parameters")
     with Bar(console, log, describe=describe, numbers=numbers) as bar:
         if launch is None and options.fit.num_processes == 1:
-            result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop)
+            result = fit_model(model, data, options, resume=resume, report=bar.show, stop=stop, began=began)
         else:
-            result = _in_processes(model, data, options, bar.show, stop, launch or parallel.launch)
+            result = _in_processes(model, data, options, bar.show, stop, launch or parallel.launch, began)
     return _finish(model, data, options, result, say)
+
+
+TRAINED_AS_SET = (*weights.RUN_TIME, "dropout")
+"""Fields of a model's spec that a training may change; what goes on learning keeps all others."""
 
 
 def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) -> RewardModel:
@@ -140,7 +149,7 @@ def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) ->
     torch.manual_seed(options.fit.seed)
     if options.model_path is None:
         return build(spec, pretrained=options.pretrained)
-    model = Artifact.open(options.model_path, spec).model
+    model = Artifact.open(options.model_path, spec, set(options.model), TRAINED_AS_SET).model
     if len(model.spec.cameras) != len(data.train.cameras) or model.spec.image_size != spec.image_size:
         raise RefereeError(
             f"{options.model_path} looks at {', '.join(model.spec.cameras)} with {model.spec.image_size} px, the data "
@@ -159,8 +168,13 @@ def fit_model(
     group: Group | None = None,
     report: Callable[[Report], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    began: float | None = None,
 ) -> FitResult:
-    """Fit all of a model, or warm up its encoder, freeze it and fit the head on cached features."""
+    """Fit all of a model, or warm up its encoder, freeze it and fit the head on cached features.
+
+    began: see `fit`; all that happens here counts in any case.
+    """
+    began = time.time() if began is None else began
     group, chosen = group or Group(), options.fit
     frozen = model.spec.freeze_encoder
 
@@ -171,15 +185,15 @@ def fit_model(
     images = ImageSource(data.train, chosen.augment)
     if not frozen:
         val = None if data.val is None else ImageSource(data.val)
-        return fit(model, images, val, chosen, folder=options.output, resume=resume, group=group, report=report,
-                   on_best=keep, stop=stop)  # fmt: skip
+        return fit(model, images, val, chosen, folder=options.output, save_dir=options.save_dir, resume=resume,
+                   group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
     if resume is not None:
         weights.fill(model, resume["model_state_dict"], "the checkpoint")
     elif chosen.encoder_warmup_steps:
-        model = _warm_up(model, images, chosen, group, report)
+        model = _warm_up(model, images, chosen, group, report, began)
     train, features = _encoded(model, data, options, group)
-    return fit(model, train, features, chosen, head_only=True, folder=options.output, resume=resume, group=group,
-               report=report, on_best=keep, stop=stop)  # fmt: skip
+    return fit(model, train, features, chosen, head_only=True, folder=options.output, save_dir=options.save_dir,
+               resume=resume, group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
 
 
 def best_model(output: Path) -> Path:
@@ -214,14 +228,20 @@ def _warm_up(
     chosen: FitOptions,
     group: Group,
     report: Callable[[Report], None] | None,
+    began: float,
 ) -> RewardModel:
     """Some steps with the whole model; then the encoder is frozen."""
+
+    def tell(latest: Report) -> None:
+        if report is not None:
+            report(replace(latest, warmup=True))
+
     model.freeze(False)
     short = replace(
         chosen, max_epochs=None, max_steps=chosen.encoder_warmup_steps, best_metric="train_accuracy",
         val_check_interval=1_000_000,
     )  # fmt: skip
-    result = fit(model, images, None, short, group=group, report=report)
+    result = fit(model, images, None, short, group=group, report=tell, began=began)
     if group.backend == "fsdp" and group.world > 1:  # its weights are spread over the processes
         model = build(model.spec)
         weights.fill(model, result.state, "the weights")
@@ -262,6 +282,7 @@ def _in_processes(
     show: Callable[[Report], None],
     stop: Callable[[], bool] | None,
     launch: Launch,
+    began: float,
 ) -> FitResult:
     """The same in several processes, which open data and weights for themselves."""
     start = options.output / "checkpoints" / ".start"
@@ -282,7 +303,7 @@ def _in_processes(
     try:
         _artifact(model.spec, dict(model.state_dict()), data, options, None).save(start)
         launch(
-            _work, (start.resolve(), sides, there), backend=options.fit.training_backend,
+            _work, (start.resolve(), sides, there, began), backend=options.fit.training_backend,
             processes=options.fit.num_processes, hear=hear, stop=stop,
         )  # fmt: skip
     finally:
@@ -298,8 +319,10 @@ def _work(
     start: Path,
     sides: list[Any],
     options: TrainOptions,
+    began: float,
 ) -> None:
     """One process of several."""
+    began = time.time() if group.again else began  # what was lost with a process that died is not counted twice
     logging.getLogger("referee").addHandler(logging.NullHandler())
     for path in (start, *(path for side in sides if side is not None for path in side[0])):
         if not path.exists():
@@ -311,7 +334,7 @@ def _work(
         place = checkpoint.find(options.resume)
     resume = None if place is None else checkpoint.load(place)
     model, data = Artifact.load(start).model, Data(train, val)
-    result = fit_model(model, data, options, resume=resume, group=group, report=tell, stop=stop)
+    result = fit_model(model, data, options, resume=resume, group=group, report=tell, stop=stop, began=began)
     if group.rank == 0:  # a run that was stopped early, or did no better than the one it goes on from, wrote none
         _artifact(model.spec, result.state, data, options, result.best).save(best_model(options.output))
     tell(replace(result, state={}))  # the weights are in the artifact
@@ -407,6 +430,9 @@ def _write_checkpoint(path: Path, model: RewardModel, options: TrainOptions, res
 
 def numbers(report: Report) -> dict[str, float]:
     """A report under the names of logs."""
+    if report.warmup:
+        names = {"step": report.step, "loss": report.train_loss, "accuracy": report.train_accuracy, "lr": report.lr}
+        return {**{f"warmup/{name}": value for name, value in names.items()}, "time/seconds": report.seconds}
     found = {
         "train/loss": report.train_loss,
         "train/accuracy": report.train_accuracy,

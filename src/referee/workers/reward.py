@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
+from referee.envs.contract import RefereeVectorEnv, StepResult, split_views, void_steps
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
 from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps, withheld
-from referee.rl.rollout import Pictures, Rollout, held_in
+from referee.rl.rollout import Pictures, Rollout
 
 Drawn = FinalPictures | dict[str, np.ndarray]
 Looked = tuple[np.ndarray, np.ndarray]
@@ -47,6 +48,7 @@ class RewardWorker:
         self._said: list[Verdict] = []
         self._looked: list[Looked] = []
         self._said_elsewhere: Verdict | None = None
+        self._seconds = 0.0
         self._began = np.zeros(num_envs, bool)
         self._hold, self._held = hold, np.zeros(num_envs, np.int64)
 
@@ -80,10 +82,15 @@ class RewardWorker:
             return self._finals.copy()
         return {name: images.copy() for name, images in self._pictures.items()}
 
-    def take(self, drawn: Drawn, looked: Looked | None = None, verdict: Verdict | None = None) -> None:
-        """What another worker drew, to be judged here; what another found in it; what that one said of it."""
+    def take(
+        self, drawn: Drawn, looked: Looked | None = None, verdict: Verdict | None = None, seconds: float = 0.0
+    ) -> None:
+        """What another worker drew, to be judged here; what another found in it; what that one said of it.
+
+        seconds: that the other one spent on scoring.
+        """
         self._looked = [] if looked is None else [looked]
-        self._said_elsewhere = verdict
+        self._said_elsewhere, self._seconds = verdict, seconds
         if isinstance(drawn, FinalPictures):
             self._finals = drawn
         else:
@@ -102,7 +109,7 @@ class RewardWorker:
     def begin(self) -> None:
         """A rollout begins."""
         self._finals.begin()
-        self._said, self._looked = [], []
+        self._said, self._looked, self._seconds = [], [], 0.0
 
     def watch(self, step: int, result: StepResult) -> np.ndarray | None:
         """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
@@ -110,7 +117,7 @@ class RewardWorker:
         if self.eager:
             pictures = self._states(ended)
             self._keep(step, pictures)
-            held = np.broadcast_to(held_in(result[4]), ended.shape)
+            held = np.broadcast_to(void_steps(result[4]), ended.shape)
             verdict = withheld(self._judge(pictures), held)
             self._looked.append(self.manager.latest)
             if verdict.success is None:
@@ -136,7 +143,8 @@ class RewardWorker:
 
     def score(self, rollout: Rollout) -> Scored:
         """What the model says of the rollout that was watched."""
-        return replace(self._score(rollout), version=self.manager.version)
+        scored = self._score(rollout)
+        return replace(scored, version=self.manager.version, seconds=self._seconds)
 
     def _score(self, rollout: Rollout) -> Scored:
         ended = rollout.terminated | rollout.truncated
@@ -245,7 +253,10 @@ class RewardWorker:
         said, self._said_elsewhere = self._said_elsewhere, None
         if said is not None:
             return said
-        return self.manager.judge(pictures, cameras=self.cameras)
+        began = time.perf_counter()
+        verdict = self.manager.judge(pictures, cameras=self.cameras)
+        self._seconds += time.perf_counter() - began
+        return verdict
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What the verdicts of episodes under way depend on."""

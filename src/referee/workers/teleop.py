@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from referee.envs.contract import RefereeVectorEnv, StepResult
+from referee.envs.contract import VOID, RefereeVectorEnv, StepResult
 from referee.episodes.live import LiveRecording, check_single
 from referee.errors import RefereeError
 from referee.models.packed import Packed
@@ -45,13 +45,12 @@ class Shown:
     held: str | None = None
     """Why the arm did not move, where it did not."""
 
-    def line(self, *, probability: bool, latency: float | None) -> str:
-        """The documented line; probability and latency behind it."""
+    def line(self, *, probability: bool = False, latency: str = "") -> str:
+        """Step, reward and success; behind them the probability, where wanted, and a column for the latency."""
         parts = [f"Step {self.number}", f"rm_reward: {self.reward:g}", f"success: {self.success}"]
         if probability:
-            parts.append("probability: " + ("none" if self.probability is None else f"{self.probability:.4f}"))
-        parts.append("late" if latency is None else f"{1000 * latency:.0f} ms")
-        return " | ".join(parts + ([f"hold: {self.held}"] if self.held else []))
+            parts.append("prob: " + ("none" if self.probability is None else f"{self.probability:.3f}"))
+        return " | ".join(parts + ([latency] if latency else []))
 
 
 class LiveJudge:
@@ -141,7 +140,7 @@ class TeleopWorker:
         assert self._result is not None
         _, _, terminated, truncated, info = self._result
         done = bool(terminated[0] or truncated[0])
-        held = info["hold"][0] if "hold" in info and info["_hold"][0] else None
+        held = next((info[name][0] for name in VOID if name in info and info[f"_{name}"][0]), None)
         good = look is not None and look.success and held is None
         fires = bool(self._gate.step(np.array([good]), np.array([self._began]))[0]) and good
         self._held = self._held + 1 if fires else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -110,9 +111,12 @@ class TrendWorker:
     def score(self, rollout: Rollout) -> Scored:
         """What the model's answers pay for the rollout that was watched."""
         windows = self._windows() if self._taken is None else self._taken
+        began = time.perf_counter()
         scored = self.manager.score(windows, (rollout.steps, rollout.num_envs))
+        seconds = time.perf_counter() - began
         rewards = np.where(rollout.held, np.float32(0), scored.rewards)  # an arm that holds is paid for nothing
-        return replace(scored, rewards=rewards, judged=scored.judged & ~rollout.held, version=self.manager.version)
+        judged, version = scored.judged & ~rollout.held, self.manager.version
+        return replace(scored, rewards=rewards, judged=judged, version=version, seconds=seconds)
 
     def numbers(self) -> dict[str, float]:
         """What was said of it, and what remembering it costs, under log names."""

@@ -28,7 +28,9 @@ class FrankaVectorEnv(RefereeVectorEnv):
     gripper: above 0.5 opens it, below −0.5 closes it. `states` is what an arm measures of itself, never the task's.
 
     Where the arm did not move, `info["hold"]` says why (mask `_hold`), and `info["executed_action"]` (mask
-    `_executed_action`) what was done instead: nothing. Such a step is never a success.
+    `_executed_action`) what was done instead: nothing. Where the result of a step could not be seen, `info["unseen"]`
+    says why (mask `_unseen`): a fault that begins during a step is noticed at its end, and the arm is stopped there.
+    Neither is ever a success; see `void_steps`.
 
     The arm is reached at the first reset, not before. A saved state of a real arm holds the counters alone: restoring
     one begins a new episode, since nobody can put an arm and a table back to where they were. A twin can.
@@ -129,7 +131,7 @@ class FrankaVectorEnv(RefereeVectorEnv):
     def restore_state(self, state: dict[str, np.ndarray]) -> Observation:
         """See `RefereeVectorEnv`; a real arm begins a new episode."""
         self.check_state(state, self.config.task)
-        if len(state) != len(self.save_state()):
+        if len([name for name in state if name.startswith("twin")]) != len(self.save_state()) - len(COUNTERS):
             raise RefereeError("saved environment state does not fit: it is of another number of arms, or of a twin")
         for name in COUNTERS:
             getattr(self, f"_{name}")[:] = state[name]
@@ -221,16 +223,17 @@ class FrankaVectorEnv(RefereeVectorEnv):
     def _told(self, outcomes: list[Outcome]) -> dict[str, Any]:
         """What is worth saying about this step, in Gymnasium's way: values with a mask."""
         told: dict[str, Any] = {}
-        why = [outcome.held or outcome.fault for outcome in outcomes]
-        if any(why):
-            mask = np.array([reason is not None for reason in why])
-            told |= {"hold": np.array(why, object), "_hold": mask}
-            still = np.array([outcome.held is not None for outcome in outcomes])
+        reasons = {
+            "hold": [outcome.held for outcome in outcomes],
+            "unseen": [outcome.fault for outcome in outcomes],
+            "limited": [outcome.said for outcome in outcomes],
+        }
+        for name, why in reasons.items():
+            if any(why):
+                told |= {name: np.array(why, object), f"_{name}": np.array([reason is not None for reason in why])}
+        if "_hold" in told:
             done = np.stack([outcome.done for outcome in outcomes])
-            told |= {"executed_action": done, "_executed_action": still}
-        words = [outcome.said for outcome in outcomes]
-        if any(words):
-            told |= {"limited": np.array(words, object), "_limited": np.array([word is not None for word in words])}
+            told |= {"executed_action": done, "_executed_action": told["_hold"].copy()}
         return told
 
     def _next_episodes(self, ids: np.ndarray, info: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,23 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Freshness:
+    """How far a time stamp may be from now, in seconds."""
+
+    max_age: float
+    max_ahead: float
+
+    def problem(self, stamp: float, now: float) -> str | None:
+        """What is wrong with a stamp outside [now − max_age, now + max_ahead]; None if nothing is."""
+        age = now - stamp
+        if -self.max_ahead <= age <= self.max_age:
+            return None
+        if math.isnan(age):
+            return "without a time stamp"
+        return f"{age:.2f} s old" if age > 0 else f"stamped {-age:.2f} s in the future"
+
+
+@dataclass(frozen=True)
 class Command:
     """What becomes of an action: a target, or none where the arm must hold; and a word where something was cut off."""
 

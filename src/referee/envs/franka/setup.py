@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from referee.config.arm import ROBOT_IP, FrankaEnvConfig
-from referee.envs.franka.guard import Limits, tilt
+from referee.envs.franka.guard import Freshness, Limits, tilt
 from referee.envs.franka.station import Rules, Station
 from referee.envs.panda.tasks import task_named
 from referee.errors import ConfigError, RefereeError
@@ -60,6 +60,8 @@ class Setup:
 def _check(config: FrankaEnvConfig) -> None:
     robot = config.robot
     if robot.driver == "twin":
+        if config.camera_serials:  # a twin has no need of them; they are for the arm that comes after it
+            _check_serials(config)
         if config.num_envs > 1 and robot.realtime:
             raise ConfigError(f"num_envs={config.num_envs} twins cannot share one clock: set robot.realtime=false")
         return
@@ -70,16 +72,20 @@ def _check(config: FrankaEnvConfig) -> None:
             "robot.robot_ip is not set: give the address of your arm's controller, as robot.robot_ip=172.16.0.2 (or in "
             "cluster.node_groups), or try without an arm: robot.driver=twin"
         )
-    if len(config.camera_serials) != len(config.cameras):
-        raise ConfigError(
-            f"there are {len(config.cameras)} cameras ({', '.join(config.cameras)}) but {len(config.camera_serials)} "
-            "camera_serials: give one serial number for each, as `rs-enumerate-devices -s` lists them"
-        )
+    _check_serials(config)
     if config.target_ee_pose is None and (config.reset_ee_pose is None or config.workspace_low is None):
         raise ConfigError(
             "target_ee_pose is not set (TARGET_EE_POSE): lead the hand to where the task is done, read its pose "
             "(`referee robot check`), and give [x, y, z, roll, pitch, yaw] in metres and radians; or give "
             "reset_ee_pose, workspace_low and workspace_high"
+        )
+
+
+def _check_serials(config: FrankaEnvConfig) -> None:
+    if len(config.camera_serials) != len(config.cameras):
+        raise ConfigError(
+            f"there are {len(config.cameras)} cameras ({', '.join(config.cameras)}) but {len(config.camera_serials)} "
+            "camera_serials: give one serial number for each, as `rs-enumerate-devices -s` lists them, or other cameras"
         )
 
 
@@ -120,7 +126,7 @@ def _rules(config: FrankaEnvConfig) -> Rules:
         has_gripper=not config.no_gripper,
         reset_lift=config.reset_lift,
         reset_speed=config.reset_speed,
-        max_age=config.max_age,
+        freshness=Freshness(config.max_age, config.max_ahead),
         max_action_age=config.max_action_age,
         fault_seconds=config.fault_seconds,
     )

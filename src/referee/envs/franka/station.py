@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from referee.envs.franka.guard import Command, Limits, guarded, strayed
+from referee.envs.franka.guard import Command, Freshness, Limits, guarded, strayed
 from referee.robots.arm import Arm, ArmError, ArmState
 from referee.robots.cameras import Camera, CameraError, Frame
 from referee.robots.clock import Clock
@@ -33,7 +33,8 @@ class Rules:
     has_gripper: bool
     reset_lift: float
     reset_speed: float
-    max_age: float
+    freshness: Freshness
+    """Of the stamps of frames and of the arm's states."""
     max_action_age: float
     fault_seconds: float
 
@@ -75,7 +76,7 @@ class Outcome:
     said: str | None = None
     """What was cut off from the action."""
     fault: str | None = None
-    """Why `seen` is old: then nothing is known of this state."""
+    """Why `seen` is old: then nothing is known of this state. The arm has been stopped."""
     given_up: bool = False
     """The fault has lasted too long."""
 
@@ -142,14 +143,14 @@ class Station:
     def act(self, action: np.ndarray) -> Outcome:
         """One step: f32[a] in −1..1. The arm moves only if all that the action is based on is fresh."""
         assert self._seen is not None
-        late = self.clock.now() - self._seen.time
         if self._fault is not None:
             return self._stand(self._fault)
-        if late > self.rules.max_action_age:
-            return self._stand(f"the action is based on an observation {late:.2f} s old")
+        based_on = replace(self.rules.freshness, max_age=self.rules.max_action_age)
+        if (problem := based_on.problem(self._seen.time, self.clock.now())) is not None:
+            return self._stand(f"the action is based on an observation {problem}")
         try:
             command = self._command(action)
-        except ArmError as error:
+        except (ArmError, CameraError) as error:
             return self._stand(str(error))
         if command.target is None:
             return self._stand(command.said or "the arm must not move")
@@ -202,10 +203,10 @@ class Station:
         self.arm.move_to(start, speed=self.rules.reset_speed)
 
     def _command(self, action: np.ndarray) -> Command:
-        state = self.arm.state()
-        age = self.clock.now() - state.time
-        if age > self.rules.max_age:
-            raise ArmError(f"the arm answers {age:.2f} s late")
+        """Move, or raise before anything has moved."""
+        assert self._seen is not None
+        waited = self.clock.now() - self._seen.time >= 1 / self.rules.control_hz
+        state, _ = self._fresh(self._seen.frames if waited else None)
         turn = action[3:6] if self.rules.rotates else None
         command = guarded(state.pose, action[:3], turn, self.limits)
         if command.target is not None:
@@ -221,14 +222,19 @@ class Station:
             self.arm.gripper(opened=self._opened)
 
     def _stand(self, reason: str) -> Outcome:
-        if not self._still:
-            _log.warning("the arm holds: %s", reason)
-            try:
-                self.arm.stop()
-                self._still = True
-            except ArmError as error:  # it stands still at its last target by itself
-                _log.warning("it could not be told to stop: %s", error)
+        self._stop(reason)
         return self._outcome(np.zeros(self.rules.action_size, np.float32), held=reason, said=None)
+
+    def _stop(self, reason: str) -> None:
+        """Where the arm is becomes its target; told once, and again until the arm has taken it."""
+        if self._still:
+            return
+        _log.warning("the arm holds: %s", reason)
+        try:
+            self.arm.stop()
+            self._still = True
+        except ArmError as error:  # it stands still at its last target by itself
+            _log.warning("it could not be told to stop: %s", error)
 
     def _outcome(self, done: np.ndarray, *, held: str | None, said: str | None) -> Outcome:
         self._wait()
@@ -240,6 +246,8 @@ class Station:
             self._fault, self._fault_since = problem, now
         else:
             self._fault = problem
+        if self._fault is not None:  # at once: the next action may be long in coming
+            self._stop(self._fault)
         assert self._seen is not None
         given_up = self._fault is not None and now - self._fault_since >= self.rules.fault_seconds
         return Outcome(self._seen, done, held, said, self._fault, given_up)
@@ -255,17 +263,22 @@ class Station:
     def _look(self, *, again: bool) -> tuple[Seen | None, str | None]:
         """What is there now, or what is wrong. again: a frame that was seen before is no new one."""
         try:
-            state = self.arm.state()
-            frames = tuple(camera.frame() for camera in self.cameras)
+            state, frames = self._fresh(self._seen.frames if again and self._seen is not None else None)
         except (ArmError, CameraError) as error:
             return None, str(error)
-        now = self.clock.now()
-        if now - state.time > self.rules.max_age:
-            return None, f"the arm answers {now - state.time:.2f} s late"
-        before = self._seen.frames if again and self._seen is not None else [None] * len(frames)
-        for camera, frame, last in zip(self.cameras, frames, before, strict=True):
-            if now - frame.time > self.rules.max_age:
-                return None, f"the newest frame of camera {camera.name} is {now - frame.time:.2f} s old"
+        return Seen(state, frames, self.clock.now()), None
+
+    def _fresh(self, before: Sequence[Frame] | None) -> tuple[ArmState, tuple[Frame, ...]]:
+        """State and frames whose stamps are in range; ArmError or CameraError else. before: frames that are not new."""
+        state = self.arm.state()
+        frames = tuple(camera.frame() for camera in self.cameras)
+        now, freshness = self.clock.now(), self.rules.freshness
+        if (problem := freshness.problem(state.time, now)) is not None:
+            raise ArmError(f"the newest state of the arm is {problem}")
+        old: Sequence[Frame | None] = before or [None] * len(frames)
+        for camera, frame, last in zip(self.cameras, frames, old, strict=True):
+            if (problem := freshness.problem(frame.time, now)) is not None:
+                raise CameraError(f"the newest frame of camera {camera.name} is {problem}")
             if last is not None and frame.number == last.number:
-                return None, f"camera {camera.name} gives the same frame again (number {frame.number})"
-        return Seen(state, frames, now), None
+                raise CameraError(f"camera {camera.name} gives the same frame again (number {frame.number})")
+        return state, frames

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from referee.cache import cache_dir
 from referee.errors import MissingDependency, RefereeError
+from referee.files import cache_dir
 
 PACKAGE = "chromium-common"
 FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from referee.episodes.episode import Episode, EpisodeError
@@ -49,7 +50,7 @@ def _file(path: Path, labels: Path | None) -> Iterator[Episode]:
         return media.read(path, labels)
     _refuse_labels(path, labels)
     if ending == native.SUFFIX:
-        return iter([native.read(path)])
+        return iter([native.read(path, verify=True)])
     if ending == ".npy":
         return npy.read(path)
     if ending in PICKLES:
@@ -76,11 +77,24 @@ def _folder(path: Path, labels: Path | None, above: frozenset[Path]) -> Iterator
     pictured = [each for each in inside if each.is_dir() and _has_pictures(each)]
     if pictured or any(each.suffix.lower() in PICTURES + FILMS for each in inside):
         yield from media.read(path, labels)
-    for each in inside:
-        if each.is_dir() and each not in pictured:
-            yield from _folder(each, labels, above | {here})
-        elif each.suffix.lower() in (native.SUFFIX, ".npy", *PICKLES, *HDF5, *DATASETS) and not each.is_dir():
-            yield from _file(each, labels)
+    for several, run in itertools.groupby((each for each in inside if each not in pictured), _read_together):
+        if several is not None:
+            _refuse_labels(path, labels)
+            yield from several(run)
+            continue
+        for each in run:
+            if each.is_dir():
+                yield from _folder(each, labels, above | {here})
+            elif each.suffix.lower() in (native.SUFFIX, ".npy", *PICKLES, *HDF5, *DATASETS):
+                yield from _file(each, labels)
+
+
+def _read_together(path: Path) -> Callable[[Iterable[Path]], Iterator[Episode]] | None:
+    """What reads several such files, each while the last is looked at; None where each is read on its own."""
+    if not path.is_file():
+        return None
+    ending = path.suffix.lower()
+    return npy.read_files if ending == ".npy" else pickled.read_files if ending in PICKLES else None
 
 
 def _store(path: Path) -> Iterator[Episode]:

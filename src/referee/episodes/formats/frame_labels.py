@@ -25,6 +25,7 @@ from referee.episodes.episode import EpisodeError
 from referee.episodes.formats.frames import naming
 
 _VALUES = {"1": True, "true": True, "0": False, "false": False}
+MAX_NAME = 1000
 MAX_LABEL_BYTES = 256 << 20
 
 
@@ -112,10 +113,12 @@ def _label(row: Mapping[str, Any], where: str) -> FrameLabel:
         raise EpisodeError(f"{where} needs either a frame, or a start and an end")
     if last < first:
         raise EpisodeError(f"{where} ends at frame {last}, before its start {first}")
+    if len(values["episode"]) > MAX_NAME:
+        raise EpisodeError(f"{where} has an episode of {len(values['episode'])} characters")
     return FrameLabel(values["episode"], first, last, success, where)
 
 
 def _count(text: str, where: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise EpisodeError(f"{where} has the frame {text!r}: frames are whole numbers from 0")
+        raise EpisodeError(f"{where} has the frame {text[:50]!r}: frames are whole numbers from 0")
     return int(text)

@@ -25,6 +25,8 @@ MAX_DEPTH = 100
 MAX_MARKS = 1000
 SHORT = 4096
 """Bytes up to this length are copied; longer ones stay views, so that a large file is not read before it is used."""
+NAME_BYTES = 256
+"""What a name takes, with its text."""
 
 RELEASE_EVERY = 64 << 20
 
@@ -90,12 +92,18 @@ class Reader:
         self.stack: list[Any] = []
         self.marked: list[list[Any]] = []
         self.memo: list[Any] = []
+        self.storages: dict[int, tuple[Any, Any]] = {}
+        """Storages that were read out of bytes, by the id of these, which are kept so that the id stays theirs."""
 
     def load(self) -> Any:
         """The value of the pickle: plain containers, numbers, text, bytes and arrays."""
         value = self.run()
-        check(value, self.budget.size)
+        self.check(value)
         return value
+
+    def check(self, value: Any) -> None:
+        """Refuse what is nested too deeply, holds itself or names, or would grow beyond measure if written out."""
+        _Measure(self.budget.size).of(value, 0)
 
     def run(self) -> Any:
         """The same, unchecked: it may still hold names."""
@@ -177,6 +185,7 @@ class Reader:
         """Push a name, if it is one of those that data needs."""
         if text not in self.names:
             raise EpisodeError(f"refers to {text[:200]}, which data has no need of: refused")
+        self.budget.spend(NAME_BYTES)
         self.stack.append(Name(text))
 
     def call(self, name: Any, arguments: Any) -> Any:
@@ -193,15 +202,12 @@ class Reader:
         top = self.stack[-1]
         if isinstance(top, Unfinished):
             self.stack[-1] = value = top.finish(self, state)
-            for slot in top.slots:
-                self.memo[slot] = value
+            if value is not top:  # a type stays itself, however often its state is set
+                for slot in top.slots:
+                    self.memo[slot] = value
+                top.slots.clear()
         elif not (type(top) is dict and type(state) is dict and state.keys() <= {"_metadata"}):  # of a state_dict
             raise EpisodeError("sets the state of an object, which data has no need of: refused")
-
-
-def check(value: Any, size: int) -> None:
-    """Refuse what is nested too deeply, holds itself or names, or would grow beyond measure if it were written out."""
-    _Measure(size).of(value, 0)
 
 
 class _Measure:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
 import mmap
+import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from referee import checksums
 from referee.episodes.episode import Episode, EpisodeError, Meta
 
 SUFFIX = ".safetensors"
 FORMAT = "referee-episode-1"
+DATA_SUM, QUICK_SUM, HEADER_SUM = "crc32", "block_sum", "header_crc32"
+"""Metadata: checksums of the data, which the second makes quick to check in large files (`checksums.block_sum`), and of
+all that stands before the data with `NO_SUM` in place of this one."""
+NO_SUM = "00000000"
+_HEADER_KEY = f'"{HEADER_SUM}":"'.encode()
+CHANGED = "has changed since it was written (checksum): bring it back from a copy, or move it away"
 MAX_HEADER = 4 << 20
 SMALL = 1 << 18
 _DTYPES = {
@@ -39,38 +48,46 @@ def write_to(file: BinaryIO | io.FileIO, episode: Episode) -> int:
     return write_arrays(file, episode.arrays(), {"format": FORMAT, "meta": json.dumps(episode.meta.to_json())})
 
 
-def read(path: Path) -> Episode:
-    """The episode in a file, its arrays views of the mapped file; or one line that names it."""
-    try:
-        arrays, metadata = read_arrays(path)
+def read(path: Path, *, verify: bool = False) -> Episode:
+    """The episode in a file, its arrays views of the mapped file; or one line that names it.
+
+    The header (names, shapes, meta) is always checked. verify: read all bytes, and check them too.
+    """
+    with naming(path):
+        arrays, metadata = read_arrays(path, verify=verify)
         if metadata.get("format") != FORMAT:
             raise EpisodeError(f"is not an episode ({metadata.get('format', 'no format')} instead of {FORMAT})")
         return Episode.from_arrays(arrays, meta_of(metadata)).validate()
-    except (EpisodeError, OSError, ValueError, RecursionError) as error:
-        raise EpisodeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], Meta]:
     """Names, types and shapes of the arrays, and the meta, without mapping the data."""
-    try:
-        with path.open("rb") as file:
-            entries, metadata, _ = _header(file, path.stat().st_size)
+    with naming(path), path.open("rb") as file:
+        entries, metadata, _ = _header(file, path.stat().st_size)
         return entries, meta_of(metadata)
+
+
+def verify(path: Path) -> bool:
+    """Raise unless the file is whole: it fits its header, and all bytes are as they were written.
+
+    Returns whether it carries checksums of everything; files of older versions do not.
+    """
+    read(path, verify=True)
+    with naming(path), path.open("rb") as file:
+        _, metadata, start = _header(file, path.stat().st_size)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if metadata.get(DATA_SUM) not in (None, checksums.crc32(memoryview(mapped)[start:])):
+            raise EpisodeError(CHANGED)
+        return {DATA_SUM, HEADER_SUM} <= metadata.keys()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors within say which file it is."""
+    try:
+        yield
     except (EpisodeError, OSError, ValueError, RecursionError) as error:
         raise EpisodeError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def verify(path: Path) -> None:
-    """Raise unless the file is whole: it fits its header, and its bytes have the checksum that was written."""
-    read(path)
-    with path.open("rb") as file:
-        _, metadata, start = _header(file, path.stat().st_size)
-        file.seek(start)
-        crc = 0
-        while block := file.read(1 << 20):
-            crc = zlib.crc32(block, crc)
-    if metadata.get("crc32") != f"{crc:08x}":
-        raise EpisodeError(f"{path}: its bytes have changed since it was written (checksum)")
 
 
 def write_arrays(file: BinaryIO | io.FileIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> int:
@@ -85,10 +102,13 @@ def write_arrays(file: BinaryIO | io.FileIO, arrays: Mapping[str, np.ndarray], m
     for part in parts:
         crc = zlib.crc32(part, crc)
     entries = _entries(tuple((name, arrays[name].dtype, arrays[name].shape) for name in order))
-    about = json.dumps({**metadata, "crc32": f"{crc:08x}"}, separators=(",", ":"))
+    quick = {} if size < SMALL else {QUICK_SUM: _quick_sum(parts)}
+    about = json.dumps({**metadata, DATA_SUM: f"{crc:08x}", **quick, HEADER_SUM: NO_SUM}, separators=(",", ":"))
     text = f'{{{entries}{"," if entries else ""}"__metadata__":{about}}}'.encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
+    place = head.rindex(_HEADER_KEY) + len(_HEADER_KEY)
+    head = head[:place] + checksums.crc32(head).encode() + head[place + len(NO_SUM) :]
     if size < SMALL:
         _write(file, head + parts[0])
     else:
@@ -109,11 +129,16 @@ def _entries(arrays: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> 
     return json.dumps(header, separators=(",", ":"))[1:-1]
 
 
-def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays of a safetensors file as read-only views of the mapped file, and its metadata."""
+def read_arrays(path: Path, *, verify: bool = False) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of a safetensors file as read-only views of the mapped file, and its metadata.
+
+    verify: check all bytes against the checksum, where there is one.
+    """
     with path.open("rb") as file:
         entries, metadata, start = _header(file, path.stat().st_size)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if verify and not _is_whole(memoryview(mapped)[start:], entries, metadata):
+        raise EpisodeError(CHANGED)
     arrays = {}
     for name, entry in entries.items():
         dtype = np.dtype(_DTYPES[entry["dtype"]])
@@ -121,6 +146,20 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         flat = np.frombuffer(mapped, dtype, count, start + entry["data_offsets"][0])
         arrays[name] = flat.reshape(entry["shape"])
     return arrays, metadata
+
+
+def _is_whole(data: memoryview, entries: Mapping[str, Any], metadata: Mapping[str, str]) -> bool:
+    """Whether data has the sums that the metadata name: the quick one, else the other; True where there is none."""
+    if QUICK_SUM not in metadata:
+        return metadata.get(DATA_SUM) in (None, checksums.crc32(data))
+    places = sorted(entry["data_offsets"] for entry in entries.values())
+    parts = [data[begin:end] for begin, end in places]
+    return sum(map(len, parts)) == len(data) and metadata[QUICK_SUM] == _quick_sum(parts)
+
+
+def _quick_sum(parts: Sequence[memoryview]) -> str:
+    """Of arrays that follow each other in a file."""
+    return checksums.block_sum("".join(map(checksums.block_sum, parts)).encode())
 
 
 def meta_of(metadata: Mapping[str, str]) -> Meta:
@@ -148,17 +187,30 @@ def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], dict[str, str], 
     length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
     if not 0 < length <= min(MAX_HEADER, size - 8):
         raise EpisodeError("is cut off or not a safetensors file")
-    header = json.loads(file.read(length))
+    text = file.read(length)
+    header = json.loads(text)
     if not isinstance(header, dict):
         raise EpisodeError("has no safetensors header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise EpisodeError("has broken metadata")
+    _check_header(first + text, metadata)
     end = size - 8 - length
     for name, entry in header.items():
         if not _is_sound(entry, end):
             raise EpisodeError(f"array {name} does not fit the file: it is cut off or broken")
     return header, metadata, 8 + length
+
+
+def _check_header(head: bytes, metadata: Mapping[str, str]) -> None:
+    """Raise unless the header is as it was written, where it carries a checksum."""
+    if HEADER_SUM in metadata:
+        place = head.rfind(_HEADER_KEY) + len(_HEADER_KEY)
+        written, blank = head[place : place + len(NO_SUM)], NO_SUM.encode()
+        if checksums.crc32(head[:place] + blank + head[place + len(NO_SUM) :]).encode() != written:
+            raise EpisodeError(CHANGED)
+    elif any(name != DATA_SUM and re.fullmatch("[0-9a-f]{8}|[0-9a-f]{16}", value) for name, value in metadata.items()):
+        raise EpisodeError(CHANGED)  # the name of a checksum was hit
 
 
 def _is_sound(entry: Any, end: int) -> bool:

@@ -7,14 +7,13 @@ Nothing is said about actions or rewards (see `aligned`). A trajectory is positi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from referee.episodes.episode import HELD, Episode, EpisodeError, Meta
-from referee.episodes.formats import aligned, numbered, observations, safe
-from referee.episodes.formats.frames import naming
+from referee.episodes.formats import aligned, numbered, observations, parse, safe
 
 MAIN = "base_camera"
 """The name of the main camera where an episode has none."""
@@ -24,29 +23,38 @@ _NAME = r"(\d{6,12})\.npy"
 def read(path: Path) -> Iterator[Episode]:
     """The episode in a file; or those of a folder, with or without `positive` and `negative` in it, by name."""
     if not path.is_dir():
-        return iter([read_file(path)])
+        return read_files([path])
     folders = [path / name for name in ("positive", "negative") if (path / name).is_dir()] or [path]
-    return (read_file(each) for folder in folders for each in sorted(folder.glob("*.npy")) if each.name[0] != ".")
+    return read_files(each for folder in folders for each in sorted(folder.glob("*.npy")) if each.name[0] != ".")
 
 
 def read_file(path: Path) -> Episode:
     """The episode in one file."""
-    value = safe.load_npy(path)
-    with naming(path):
-        if not isinstance(value, dict) or not isinstance(value.get("images"), dict) or "labels" not in value:
-            raise EpisodeError("is no trajectory: it needs a dict of images and labels")
-        frames = {str(camera): _frames(array, str(camera)) for camera, array in value["images"].items()}
-        if not frames:
-            raise EpisodeError("has no images")
-        said = observations.numbers(value["labels"], "labels").reshape(-1)
-        for camera, array in frames.items():
-            if len(array) != len(said):
-                raise EpisodeError(f"camera {camera} has {len(array)} frames, but there are {len(said)} labels")
-        observed = observations.Observed()
-        observations.place(observed, frames)
-        number = int(path.stem) if path.stem.isdecimal() and len(path.stem) < 13 else 0
-        meta = Meta(source=str(path), cameras=observed.cameras, episode=number)
-        return aligned.assemble(observed.arrays, meta, success=said >= 0.5)
+    return next(read_files([path]))
+
+
+def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
+    """The episodes in some files."""
+    return safe.load_episodes("npy episodes", paths)
+
+
+def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
+    """The episode in the bytes of a file."""
+    value = parse.npy_value(data)
+    if not isinstance(value, dict) or not isinstance(value.get("images"), dict) or "labels" not in value:
+        raise EpisodeError("is no trajectory: it needs a dict of images and labels")
+    frames = {str(camera): _frames(array, str(camera)) for camera, array in value["images"].items()}
+    if not frames:
+        raise EpisodeError("has no images")
+    labels = observations.numbers(value["labels"], "labels").reshape(-1)
+    for camera, array in frames.items():
+        if len(array) != len(labels):
+            raise EpisodeError(f"camera {camera} has {len(array)} frames, but there are {len(labels)} labels")
+    observed = observations.Observed()
+    observations.place(observed, frames)
+    number = int(path.stem) if path.stem.isdecimal() and len(path.stem) < 13 else 0
+    meta = Meta(source=str(path), cameras=observed.cameras, episode=number)
+    return iter([aligned.assemble(observed.arrays, meta, success=labels >= 0.5)])
 
 
 class NpyWriter:

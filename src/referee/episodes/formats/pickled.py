@@ -34,7 +34,7 @@ import itertools
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,8 @@ from typing import Any
 import numpy as np
 
 from referee import files
-from referee.episodes.episode import GRASP, HELD, Episode, EpisodeError, Meta
-from referee.episodes.formats import aligned, numbered, observations, safe
-from referee.episodes.formats.frames import naming
+from referee.episodes.episode import GRASP, HELD, WHOLE_SUCCESS, Episode, EpisodeError, Meta
+from referee.episodes.formats import aligned, numbered, observations, parse, safe
 from referee.episodes.formats.observations import Observed, number
 
 PROTOCOL = 4
@@ -58,11 +57,27 @@ _DONE = ("done", "dones")
 
 def read(path: Path) -> Iterator[Episode]:
     """The episodes of a file, in any of the layouts."""
-    value, release = safe.open_pickle(path)
-    with naming(path):
-        for episode in _read(value, path):
-            release()
-            yield episode
+    return read_files([path])
+
+
+def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
+    """The same of several files, one after the other."""
+    return safe.load_episodes("pickled episodes", paths)
+
+
+def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
+    """The episodes in the bytes of a file."""
+    value = parse.pickle_value(data)
+    if isinstance(value, dict):
+        return iter(list(_read(value, path)))  # one; whoever asks sees that it is the last
+    return _released(_read(value, path), parse.releaser(data))
+
+
+def _released(episodes: Iterator[Episode], release: Callable[[], None]) -> Iterator[Episode]:
+    """The same episodes; what was read of the file for each is let go of."""
+    for episode in episodes:
+        release()
+        yield episode
 
 
 def _read(value: Any, path: Path) -> Iterator[Episode]:
@@ -305,8 +320,9 @@ def _meta(
         return ids[name] if type(ids.get(name)) is int and 0 <= ids[name] < 2**48 else 0
 
     extra: dict[str, Any] = {"skipped": observed.skipped} if observed.skipped else {}
-    if success is None and _flag(value.get("success")) is not None:
-        extra["success"] = _flag(value.get("success"))
+    whole = _flag(value.get("success"))
+    if whole is not None and (success is None or (whole and not success.any())):
+        extra[WHOLE_SUCCESS] = whole
     return Meta(
         source=str(path), rank=count("rank"), env=count("env_idx"), episode=count("episode_id"),
         cameras=observed.cameras, description=observed.description, extra=extra,

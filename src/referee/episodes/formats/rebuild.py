@@ -15,7 +15,11 @@ from referee.episodes.formats.inert import Budget, Name, Reader, Unfinished, key
 MAX_AXES = 32
 CODE = re.compile(r"[biufc](1|2|4|8|16)|[SU][1-9][0-9]{0,4}|O8?")
 """The types that arrays of data may have, as numpy writes them."""
-_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+MAX_STORAGE_HEAD = 4096
+"""The five pickles before the elements of a storage have some 300 bytes."""
+ARRAY_BYTES, UNFINISHED_BYTES, SCALAR_BYTES, STORAGE_BYTES = 512, 384, 128, 2048
+"""What an array, a beginning, a number and a storage take besides their content, each measured and rounded up."""
 
 STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -51,7 +55,7 @@ class Beginning(Unfinished):
         if type(state) is not tuple or len(state) != 5:
             raise EpisodeError("holds a broken array")
         _, shape, dtype, fortran, content = state
-        reader.budget.spend(128)
+        reader.budget.spend(ARRAY_BYTES)
         return make_array(reader.budget, content, dtype, shape, fortran=bool(fortran))
 
 
@@ -62,6 +66,11 @@ class Storage:
         self.kind = kind
         self.data = data
         self.base: Any = None
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of its elements."""
+        return len(self.data)
 
 
 def make_array(budget: Budget, content: Any, dtype: Any, shape: Any, *, fortran: bool = False) -> np.ndarray:
@@ -100,7 +109,7 @@ def elements(shape: Any) -> int:
 def make_tensor_array(budget: Budget, storage: Any, offset: Any, size: Any, stride: Any) -> np.ndarray:
     """A tensor as an array, copied only where its elements do not lie one after the other."""
     check_tensor(storage, offset, size, stride)
-    budget.spend(256)
+    budget.spend(ARRAY_BYTES)
     dtype = np.dtype("uint16" if storage.kind == "bfloat16" else storage.kind)
     if storage.base is None:
         storage.base = np.frombuffer(storage.data, dtype) if len(storage.data) else np.empty(0, dtype)
@@ -127,7 +136,7 @@ def check_tensor(storage: Any, offset: Any, size: Any, stride: Any) -> None:
     if type(offset) is not int or offset < 0 or len(size) != len(stride):
         raise EpisodeError("holds a broken tensor")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if count else offset - 1
-    if (last + 1) * itemsize(storage.kind) > len(storage.data):
+    if (last + 1) * itemsize(storage.kind) > storage.byte_count:
         raise EpisodeError("holds a tensor that reaches beyond its storage")
 
 
@@ -173,7 +182,7 @@ def _objects(budget: Budget, content: Any, shape: tuple[int, ...], count: int) -
 def _reconstruct(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     if len(arguments) != 3 or type(arguments[0]) is not Name or arguments[0].text != "numpy.ndarray":
         raise EpisodeError("makes an array of an unknown class: refused")
-    reader.budget.spend(64)
+    reader.budget.spend(UNFINISHED_BYTES)
     return Beginning()
 
 
@@ -181,7 +190,7 @@ def _frombuffer(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     if len(arguments) not in (4, 5) or not _is_one(arguments[3], "C", "F"):
         raise EpisodeError("holds a broken array")
     content, dtype, shape, order = arguments[:4]
-    reader.budget.spend(128)
+    reader.budget.spend(ARRAY_BYTES)
     return make_array(reader.budget, content, dtype, shape, fortran=order == "F")
 
 
@@ -189,7 +198,7 @@ def _dtype(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     code = arguments[0] if arguments else None
     if type(code) is not str or not CODE.fullmatch(code):
         raise EpisodeError(f"holds an array of type {str(code)[:50]!r}, which data has no need of: refused")
-    reader.budget.spend(128)
+    reader.budget.spend(UNFINISHED_BYTES)
     try:
         return Dtype(np.dtype(code))
     except TypeError:
@@ -199,7 +208,8 @@ def _dtype(reader: Reader, arguments: tuple[Any, ...]) -> Any:
 def _scalar(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     if len(arguments) != 2 or not isinstance(arguments[0], Dtype) or arguments[0].value.kind == "O":
         raise EpisodeError("holds a broken number")
-    reader.budget.spend(32)
+    # A text of numpy keeps its characters twice: as Python's text, and as four bytes each.
+    reader.budget.spend(SCALAR_BYTES + 2 * arguments[0].value.itemsize)
     return make_array(reader.budget, arguments[1], arguments[0], ())[()]
 
 
@@ -231,6 +241,7 @@ def _set(reader: Reader, arguments: tuple[Any, ...]) -> Any:
 def _complex(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     if len(arguments) != 2 or not all(type(each) is float for each in arguments):
         raise EpisodeError("holds a broken number")
+    reader.budget.spend(32)
     return complex(*arguments)
 
 
@@ -243,18 +254,32 @@ def _ordered(reader: Reader, arguments: tuple[Any, ...]) -> Any:
 
 
 def _storage(reader: Reader, arguments: tuple[Any, ...]) -> Any:
-    """A storage in torch's older format: five pickles, then the elements."""
+    """A storage in torch's older format: five pickles, then the elements. The same bytes are read once."""
     if len(arguments) != 1 or not isinstance(arguments[0], bytes | memoryview):
         raise EpisodeError("holds a broken storage")
-    inner = Reader(memoryview(arguments[0]), _STORAGE_NAMES, reader.budget, persistent=reference)
-    magic, protocol, system, said, keys = (inner.run() for _ in range(5))
-    if type(magic) is not int or magic != _LEGACY_MAGIC or type(protocol) is not int or protocol != _LEGACY_PROTOCOL:
+    content = arguments[0]
+    if id(content) not in reader.storages:
+        inner = Reader(memoryview(content)[:MAX_STORAGE_HEAD], _STORAGE_NAMES, reader.budget, persistent=reference)
+        _, _, _, target, keys = legacy_head(inner)
+        reader.budget.spend(STORAGE_BYTES + 8 * inner.position)
+        if type(target) is not Reference or type(keys) is not list or len(keys) != 1 or inner.size(8) != target.numel:
+            raise EpisodeError("holds a broken storage")
+        elements = memoryview(content)[inner.position :][: target.numel * itemsize(target.kind)]
+        if len(elements) != target.numel * itemsize(target.kind):
+            raise EpisodeError("is cut off")
+        reader.storages[id(content)] = content, Storage(target.kind, elements)
+    return reader.storages[id(content)][1]
+
+
+def legacy_head(reader: Reader) -> tuple[Any, ...]:
+    """The five pickles with which torch's older format begins: magic, protocol, system, content and keys."""
+    head = tuple(reader.run() for _ in range(5))
+    magic, protocol, system = head[:3]
+    if type(magic) is not int or magic != LEGACY_MAGIC or type(protocol) is not int or protocol != LEGACY_PROTOCOL:
         raise EpisodeError("holds a storage of an unknown format")
     if type(system) is not dict or system.get("little_endian") is not True:
         raise EpisodeError("holds a storage of a machine with another byte order")
-    if type(said) is not Reference or type(keys) is not list or len(keys) != 1 or inner.size(8) != said.numel:
-        raise EpisodeError("holds a broken storage")
-    return Storage(said.kind, inner.take(said.numel * itemsize(said.kind)))
+    return head
 
 
 def _tensor_array(reader: Reader, arguments: tuple[Any, ...]) -> Any:

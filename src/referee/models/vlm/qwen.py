@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from referee import cpu, files
+from referee import checksums, cpu
 from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.vlm.encode import Encoder
@@ -23,6 +24,7 @@ NOTE = "referee.json"
 """Beside weights that we trained: which base model, which prompts, which episodes."""
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _log = logging.getLogger(__name__)
+MAX_RANK = 4096
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -58,6 +60,10 @@ def load(options: QwenOptions) -> Qwen:
     library = transformers()
     path = options.model_path
     _check_folder(path)
+    _check_attention(options.attn_implementation)
+    for each in (path, options.lora_path):
+        if each is not None:
+            checksums.verify_sums(Path(each))
     dtype = _dtype(options.precision)
     try:
         net = library.Qwen3VLForConditionalGeneration.from_pretrained(
@@ -73,7 +79,7 @@ def load(options: QwenOptions) -> Qwen:
         note = _check_adapter(net, Path(options.lora_path))
         if "base" not in note:
             _warn_of_another_base(Path(options.lora_path), path)
-        net = _peft().PeftModel.from_pretrained(net, str(options.lora_path)).merge_and_unload()
+        net = _with_adapter(net, Path(options.lora_path))
     if torch.cuda.is_available():
         net = net.to("cuda")
     return Qwen(net.eval(), encoder, note)
@@ -108,21 +114,28 @@ def read_note(path: str | Path) -> dict[str, Any]:
     file = Path(path) / NOTE
     if not file.is_file():
         return {}
+    return _read_json(file)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The object in a file, or one line that names it."""
     try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise RefereeError(f"{file} is not JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+        return checksums.unsealed(file.read_bytes())[0]
+    except checksums.ChecksumError as error:
+        raise RefereeError(f"{file}: {error}: bring it back from a copy") from error
+    except (OSError, ValueError) as error:
+        raise RefereeError(f"{file} is cut off or no JSON: {' '.join(str(error).split())}") from error
 
 
 def taught_both_ways(note: Mapping[str, Any]) -> bool:
     """Whether a model has learned that a window played backwards is the opposite."""
-    return bool(note.get("options", {}).get("random_reverse", False))
+    options = note.get("options")
+    return bool(isinstance(options, Mapping) and options.get("random_reverse", False))
 
 
 def write_note(folder: Path, note: dict[str, Any]) -> None:
     """The inverse."""
-    files.write_json(folder / NOTE, note)
+    checksums.write_json(folder / NOTE, note)
 
 
 def is_vlm(path: Path) -> bool:
@@ -130,8 +143,8 @@ def is_vlm(path: Path) -> bool:
     if (path / ADAPTER).is_file():
         return True
     try:
-        return str(json.loads((path / "config.json").read_text()).get("model_type", "")).startswith("qwen3_vl")
-    except (OSError, ValueError, AttributeError):
+        return str(_read_json(path / "config.json").get("model_type", "")).startswith("qwen3_vl")
+    except RefereeError:
         return False
 
 
@@ -139,8 +152,8 @@ def base_of(path: Path) -> tuple[str, Path | None]:
     """model_path and lora_path of a folder that holds either."""
     if not (path / ADAPTER).is_file():
         return str(path), None
-    base = json.loads((path / ADAPTER).read_text()).get("base_model_name_or_path")
-    if not base:
+    base = _read_json(path / ADAPTER).get("base_model_name_or_path")
+    if not base or not isinstance(base, str):
         raise RefereeError(
             f"{path / ADAPTER} does not say which model it belongs to: give it as reward.model.model_path"
         )
@@ -185,6 +198,15 @@ def _check_folder(path: str | Path) -> None:
         )
 
 
+def _check_attention(name: str) -> None:
+    """Refuse what needs a package that is not here, before gigabytes are read."""
+    if name == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        raise RefereeError(
+            "attn_implementation=flash_attention_2 needs the package flash_attn (and a GPU), which is not installed: "
+            "set attn_implementation=sdpa"
+        )
+
+
 def _dtype(precision: str) -> torch.dtype:
     if precision == "bf16":
         cpu.cap_if_needed()  # its first product could kill this process
@@ -193,8 +215,6 @@ def _dtype(precision: str) -> torch.dtype:
 
 def _check_adapter(net: Any, path: Path) -> dict[str, Any]:
     """Refuse an adapter of another model before anything is put into this one; what its note says."""
-    from safetensors import SafetensorError, safe_open
-
     if not (path / ADAPTER).is_file():
         raise RefereeError(f"lora_path={path} holds no adapter: there is no {ADAPTER} in it")
     if not (path / ADAPTER_WEIGHTS).is_file():
@@ -210,12 +230,14 @@ def _check_adapter(net: Any, path: Path) -> dict[str, Any]:
     try:
         with safe_open(path / ADAPTER_WEIGHTS, framework="numpy") as weights:
             shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RefereeError(f"{path / ADAPTER_WEIGHTS} cannot be read: {error}") from error
     for name, shape in shapes.items():
+        if len(shape) != 2:
+            raise RefereeError(f"{path / ADAPTER_WEIGHTS} is broken: {name[:100]} has the shape {shape}")
         where, _, side = name.removeprefix("base_model.model.").partition(".lora_")
         module = modules.get(where)
-        if module is None:
+        if module is None or not hasattr(module, "in_features"):
             raise RefereeError(f"lora_path={path} is for another model: {where} is not in model_path")
         here = module.in_features if side.startswith("A") else module.out_features
         there = shape[1] if side.startswith("A") else shape[0]
@@ -226,9 +248,28 @@ def _check_adapter(net: Any, path: Path) -> dict[str, Any]:
     return note
 
 
+def _with_adapter(net: Any, path: Path) -> Any:
+    """The network with an adapter merged into its weights."""
+    config = _read_json(path / ADAPTER)
+    if config.get("peft_type") != "LORA":
+        raise RefereeError(f"{path / ADAPTER} describes no LoRA adapter: peft_type must be LORA")
+    rank, alpha, names = config.get("r"), config.get("lora_alpha"), config.get("target_modules")
+    if type(rank) is not int or not 0 < rank <= MAX_RANK or type(alpha) not in (int, float):
+        raise RefereeError(f"{path / ADAPTER} has r={str(rank)[:20]} and lora_alpha={str(alpha)[:20]}, which cannot be")
+    if not isinstance(names, str) and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise RefereeError(f"{path / ADAPTER} names no target_modules")
+    try:
+        return _peft().PeftModel.from_pretrained(net, str(path)).merge_and_unload()
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, NotImplementedError,
+        ImportError, OverflowError, AssertionError, SafetensorError,
+    ) as error:  # fmt: skip
+        raise RefereeError(f"lora_path={path} cannot be loaded as a LoRA adapter: {_line(error)}") from error
+
+
 def _warn_of_another_base(lora: Path, model: str | Path) -> None:
     """What others trained says only by name which model it belongs to; one of the same shape cannot be told apart."""
-    named = json.loads((lora / ADAPTER).read_text()).get("base_model_name_or_path")
+    named = _read_json(lora / ADAPTER).get("base_model_name_or_path")
     if named and not _same_model(str(named), str(model)):
         _log.warning(
             "lora_path=%s names %s as its model (base_model_name_or_path), but model_path=%s: if these are not the "

@@ -47,6 +47,11 @@ class SftReport:
     val: TrendScores | None = None
     best: bool = False
 
+    @property
+    def log_step(self) -> int:
+        """The step under which it is logged."""
+        return self.step
+
 
 @dataclass
 class SftResult:
@@ -147,9 +152,14 @@ class Sft:
         self,
         report: Callable[[SftReport], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        began: float | None = None,
     ) -> SftResult:
-        """Train to the end, to an early stop, or until `stop` says yes."""
+        """Train to the end, to an early stop, or until `stop` says yes.
+
+        began: when the work began, on the clock of `time.time`, where the seconds before the first step count as well.
+        """
         report, stop = report or _ignore, stop or _never
+        self.seconds += 0.0 if began is None else max(0.0, time.time() - began)
         started, reason, options = time.perf_counter() - self.seconds, "finished", self.options
         while self.step < self.total and reason == "finished":
             self._learn(self._batch(self.step))
@@ -167,8 +177,10 @@ class Sft:
                 reason = "interrupted"
             if at_end:
                 self.sums[:] = 0
-            saves = (options.save_steps and self.step % options.save_steps == 0) or (
-                at_end and options.save_interval and epoch % options.save_interval == 0
+            saves = (
+                self.step % options.save_steps == 0
+                if options.save_steps
+                else at_end and options.save_interval and epoch % options.save_interval == 0
             )
             if saves or reason != "finished" or self.step == self.total:
                 self._save()

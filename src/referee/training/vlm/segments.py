@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from referee import checksums
 from referee.datasets.windows import INFO, LABELS, SEGMENTS
 from referee.episodes.episode import IMAGES
 from referee.episodes.formats.safe import load_pickle
 from referee.errors import RefereeError
 from referee.models.window import Window
+
+MAX_FRAMES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Segment:
     change: float
     frames: int = 0
     """How many of its states the file shows; 0 = all."""
+    crc32: str | None = None
+    """Of the file; None where nobody wrote it down."""
 
     def __len__(self) -> int:
         """Frames that are shown."""
@@ -39,6 +42,8 @@ class Segment:
 
     def window(self) -> Window:
         """The frames."""
+        if self.crc32 is not None and checksums.crc32_of(self.path) != self.crc32:
+            raise RefereeError(f"{self.path}: has changed since it was written (checksum): write the windows again")
         found = load_pickle(self.path)
         if not isinstance(found, dict) or not isinstance(found.get(IMAGES[0]), np.ndarray):
             raise RefereeError(f"{self.path} holds no {IMAGES[0]}: it is no window of `referee dataset windows`")
@@ -58,7 +63,11 @@ def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *
         if not file.is_file():
             raise RefereeError(f"{file} is not there: give a {SEGMENTS} that `referee dataset windows` wrote")
         base = Path(root) if root is not None else _root(file)
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            lines = file.read_bytes().split(b"\n")
+        except OSError as error:
+            raise RefereeError(f"{file} cannot be read ({error}): write it with `referee dataset windows`") from error
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 found.append(_segment(line, base, f"{file}:{number}"))
     if not found:
@@ -80,21 +89,29 @@ def _root(file: Path) -> Path:
     return file.resolve().parent.parent
 
 
-def _segment(line: str, base: Path, where: str) -> Segment:
+def _segment(line: bytes, base: Path, where: str) -> Segment:
     try:
-        row: dict[str, Any] = json.loads(line)
+        row = checksums.unsealed(line)[0]
         label = str(row["answer"])
         path = base / str(row["pkl_path"])
         made = Segment(
             path, str(row.get("task", "")), label, str(row.get("episode", path.stem)), int(row.get("start", 0)),
-            int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)),
+            int(row.get("stop", 0)), float(row.get("change", 0.0)), int(row.get("frames", 0)), row.get("crc32"),
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError) as error:
+    except checksums.ChecksumError as error:
+        raise RefereeError(f"{where} {error}: write the windows again, or remove the key checksum") from error
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
+    if made.frames < 0 or not 0 <= made.start <= made.stop < MAX_FRAMES:
+        raise RefereeError(f"{where} has frames {made.start} to {made.stop}, which cannot be")
     if label not in LABELS:
-        raise RefereeError(f"{where} has the answer {label!r}: it must be one of {', '.join(LABELS)}")
-    if not path.is_file():
-        raise RefereeError(f"{where} names {path}, which is not there: set data.video_root")
+        raise RefereeError(f"{where} has the answer {label[:50]!r}: it must be one of {', '.join(LABELS)}")
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise RefereeError(f"{where} names {str(path)[:300]}, which is not there: set data.video_root")
     return made
 
 

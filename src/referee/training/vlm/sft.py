@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from referee import __version__, cpu
+from referee import __version__, checksums, cpu, files
 from referee.config.imports import import_modules
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
@@ -43,15 +44,16 @@ def fine_tune(
         warned = line.startswith("warning:")
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
+    began = time.time()
     train, val = read_data(options)
     say(f"training windows: {_listed(train)}; validation: {_listed(val) if val else 'none'}")
     if not val:
         say("warning: there is no validation, so the best model is that of the lowest training loss")
     with Bar(console, log, describe=describe, numbers=numbers) as bar:
         if options.num_processes == 1:
-            result = _work(Group(), bar.show, options, say=say, stop=stop)
+            result = _work(Group(), bar.show, options, began, say=say, stop=stop)
         else:
-            result = _in_processes(options, bar.show, stop)
+            result = _in_processes(options, bar.show, stop, began)
     seconds = max((each.seconds for each in (*result.history, result.best)), default=0.0)
     say(f"{result.reason} at step {result.step} after {seconds:.0f} s; best at step {result.best.step}:")
     say(f"  {describe(result.best)}")
@@ -78,7 +80,9 @@ def _listed(segments: list[Segment]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counts(segments).items())
 
 
-def _in_processes(options: SftOptions, show: Callable[[SftReport], None], stop: Callable[[], bool] | None) -> SftResult:
+def _in_processes(
+    options: SftOptions, show: Callable[[SftReport], None], stop: Callable[[], bool] | None, began: float
+) -> SftResult:
     found: list[SftResult] = []
 
     def hear(what: SftReport | SftResult) -> None:
@@ -87,20 +91,23 @@ def _in_processes(options: SftOptions, show: Callable[[SftReport], None], stop: 
         else:
             show(what)
 
-    parallel.launch(_child, (options,), backend="ddp", processes=options.num_processes, hear=hear, stop=stop)
+    parallel.launch(_child, (options, began), backend="ddp", processes=options.num_processes, hear=hear, stop=stop)
     return found[0]
 
 
-def _child(group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions) -> None:
+def _child(
+    group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions, began: float
+) -> None:
     cpu.cap_if_needed()
     import_modules(options.imports)
-    tell(_work(group, tell, options, stop=stop))
+    tell(_work(group, tell, options, began, stop=stop))
 
 
 def _work(
     group: Group,
     show: Callable[[SftReport], None],
     options: SftOptions,
+    began: float,
     *,
     say: Say | None = None,
     stop: Callable[[], bool] | None = None,
@@ -127,7 +134,7 @@ def _work(
         fitting = Sft(model, train, val, options, group=group, keep=keep)
         if resume is not None:
             fitting.restore(resume)
-        return fitting.run(show, stop)
+        return fitting.run(show, stop, began)
 
 
 def prepare(model: Qwen, options: SftOptions) -> None:
@@ -152,9 +159,13 @@ def save(model: Qwen, folder: Path, note: dict[str, Any]) -> None:
             model.encoder.tokenizer.save_pretrained(built)
             model.encoder.images.save_pretrained(built)
         qwen.write_note(built, note)
+        checksums.write_sums(built, [path.name for path in built.iterdir() if path.is_file()])
+        for path in built.iterdir():
+            files.flush(path)
         if folder.exists():
             folder.rename(Path(temporary) / "old")
         built.rename(folder)
+        files.flush(folder.parent)
         shutil.rmtree(Path(temporary) / "old", ignore_errors=True)
 
 
