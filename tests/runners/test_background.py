@@ -70,10 +70,14 @@ def test_an_error_in_the_scoring_thread_ends_the_run(
     """Whatever it is: a thread that dies alone would leave the learner waiting for ever."""
     run = training(tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}")
     monkeypatch.setattr(run.payment, "pay", lambda *args, **kwargs: 1 / 0)
+
+    def go_on() -> None:
+        for _ in range(20):
+            run.iterate()
+
     try:
         with pytest.raises(ZeroDivisionError):
-            for _ in range(20):
-                run.iterate()
+            go_on()
     finally:
         run.close()
 
