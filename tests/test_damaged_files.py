@@ -9,12 +9,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import campaign_files
 from campaign_samples import KINDS
 
-STORE = ("manifest", "journal")
 SLOW = ("LoRA config", "LoRA weights")
 """They load a model each time."""
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in (*SLOW, *STORE)])
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in SLOW])
 def test_damaged_files_are_read_or_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, so that starting one for each kind costs nothing."""
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,11 @@ def test_the_nearest_divisor(samples: int) -> None:
     ratio = max(size / target, target / size)
     assert samples % size == 0
     assert all(ratio <= max(each / target, target / each) for each in range(1, samples + 1) if samples % each == 0)
+
+
+def test_a_number_beyond_all_measure_does_not_hang() -> None:
+    for samples in (10**30, 10**30 + 57, 10**400):
+        began = time.perf_counter()
+        size = minibatch_size(samples)
+        assert samples % size == 0 and 1 <= size <= 1600**2
+        assert time.perf_counter() - began < 5

@@ -64,6 +64,24 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
         again.close()
 
 
+def test_an_error_in_the_scoring_thread_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refinable: Path
+) -> None:
+    """Whatever it is: a thread that dies alone would leave the learner waiting for ever."""
+    run = training(tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}")
+    monkeypatch.setattr(run.payment, "pay", lambda *args, **kwargs: 1 / 0)
+
+    def go_on() -> None:
+        for _ in range(20):
+            run.iterate()
+
+    try:
+        with pytest.raises(ZeroDivisionError):
+            go_on()
+    finally:
+        run.close()
+
+
 def test_nobody_acts_beyond_the_last_step(tmp_path: Path) -> None:
     """However slow the learner is: what is made is bounded, and all of it is learned from."""
     run = training(tmp_path, "runner.max_steps=70", "runner.background.max_lag=10000")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
 
 from referee.config.leaves import Leaves, Path
 
@@ -30,8 +31,10 @@ def decide_batch(leaves: Leaves) -> Leaves:
 
 def minibatch_size(samples: int) -> int:
     """A divisor of the samples of a rollout: as near as can be to a quarter of them, or to `LARGEST`."""
-    target = min(samples / MINIBATCHES, LARGEST)
-    divisors = (size for low in range(1, int(samples**0.5) + 1) if samples % low == 0 for size in (low, samples // low))
+    target = min(samples, MINIBATCHES * LARGEST) / MINIBATCHES
+    limit = LARGEST**2  # beyond, no divisor is nearer to the target than 1 is
+    lows = (low for low in range(1, min(isqrt(samples), limit) + 1) if samples % low == 0)
+    divisors = (size for low in lows for size in (low, samples // low) if size <= limit)
     return min(divisors, key=lambda size: (max(size / target, target / size), size))
 
 

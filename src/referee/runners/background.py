@@ -45,7 +45,7 @@ class BackgroundTraining(Training):
         self._started = False
         self._model_guard = self._lock = threading.Lock()
         """Held by whoever uses the reward model."""
-        self._ready: queue.Queue[Delivery | State | Failure] = queue.Queue(maxsize=4)
+        self._ready: queue.Queue[Delivery | State | Failure | Exception] = queue.Queue(maxsize=4)
         self._over = threading.Event()
 
     def _make_env(self) -> RefereeVectorEnv:
@@ -77,6 +77,9 @@ class BackgroundTraining(Training):
                     self._judge_one(found)
                 except RefereeError as error:
                     found = Failure(str(error))
+                except Exception as error:  # it ends the run, not this thread alone
+                    self._pass_on(error)
+                    return
             self._pass_on(found)
             if isinstance(found, Failure):
                 return
@@ -92,7 +95,7 @@ class BackgroundTraining(Training):
                 delivery.rollout, self.learner, delivery.steps, delivery.scored, who=delivery.who
             )
 
-    def _pass_on(self, found: Delivery | State | Failure) -> None:
+    def _pass_on(self, found: Delivery | State | Failure | Exception) -> None:
         while not self._over.is_set():
             try:
                 self._ready.put(found, timeout=PATIENCE)
@@ -105,6 +108,8 @@ class BackgroundTraining(Training):
             found = self._ready.get(block=wait)
         except queue.Empty:
             return None
+        if isinstance(found, Exception):
+            raise found
         if isinstance(found, Failure):
             raise RefereeError(f"acting stopped: {found.reason}")
         return found
