@@ -7,11 +7,14 @@ SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mes
 # Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
-.PHONY: setup demo test unit check format docs bench clean
+.PHONY: setup setup-demo demo test unit check format docs bench clean
 
 setup: $(VENV)/.installed .stamps/system .stamps/swiftshader
 
-demo: setup
+# What the demo needs: the core and the embedded simulation.
+setup-demo: $(VENV)/.installed-demo .stamps/system
+
+demo: setup-demo
 	$(BIN)/referee demo
 
 test: check
@@ -80,19 +83,28 @@ clean:
 	rm -rf $(VENV) .stamps .bench
 
 # Every package is one whose digest stands in requirements/lock.txt, where that serves; torch comes as its index has it.
-$(VENV)/.installed: pyproject.toml constraints.txt requirements/lock.txt requirements/build.txt
+# $(call install,FILE OF REQUIREMENTS,EXTRA): by digests where the lock serves this machine, else by constraints alone.
+define install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Referee needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if $(BIN)/python requirements/lock.py --check; then \
 	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/build.txt && \
-	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --no-build-isolation -r requirements/lock.txt && \
+	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --no-build-isolation -r requirements/$(1) && \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt torch && \
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	else \
-	  echo "note: requirements/lock.txt is for Python 3.11 to 3.13 on Linux x86-64: installing without digests" && \
+	  echo "note: requirements/$(1) is for Python 3.11 to 3.13 on Linux x86-64: installing without digests" && \
 	  $(BIN)/python -m pip install --quiet --upgrade pip && \
-	  $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"; \
+	  $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(2)]"; \
 	fi
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt requirements/lock.txt requirements/build.txt
+	$(call install,lock.txt,dev)
+	touch $@ $(VENV)/.installed-demo
+
+$(VENV)/.installed-demo: pyproject.toml constraints.txt requirements/demo.txt requirements/build.txt
+	$(call install,demo.txt,sim)
 	touch $@
 
 # Software Vulkan, with which ManiSkill draws where there is no GPU: two files from Debian's Chromium, into ~/.cache.

@@ -33,6 +33,7 @@ class Finding:
 
 
 EXTRAS = {
+    "tensorboard": ("tensorboard", "curves of a run in TensorBoard"),
     "maniskill": ("mani_skill", "ManiSkill environments"),
     "ray": ("ray", "workers on a Ray cluster"),
     "vlm": ("transformers", "vision-language rewards"),

@@ -69,7 +69,7 @@ class LoggerConfig:
     project_name: str = key("referee", "project in W&B", only_if=RUN_TRAINS)
     logger_backends: tuple[str, ...] = key(
         ("tensorboard",),
-        "where metrics go besides metrics.jsonl",
+        "where metrics go besides metrics.jsonl; tensorboard by default where it is installed",
         choices=("tensorboard", "wandb"),
         only_if=RUN_TRAINS,
     )

@@ -16,6 +16,7 @@ from referee.errors import MissingDependency, RefereeError
 from referee.files import replacing
 
 METRICS = "metrics.jsonl"
+BACKENDS = "runner.logger.logger_backends"
 _WHOLE = re.compile(rb'(crc32:.{8}.{2,3}|"checksum":.{17,18})\Z', re.DOTALL)
 """How a line ends that was not cut off."""
 
@@ -76,12 +77,22 @@ class _WandB:
 
 
 def check_backends(loaded: Loaded) -> None:
-    """Refuse a back end that is not installed before a run begins."""
+    """Refuse a back end that somebody asked for and that is not installed, before a run begins."""
     for name in loaded.config.runner.logger.logger_backends:
-        if importlib.util.find_spec(name) is None:
+        if importlib.util.find_spec(name) is None and not _by_default(loaded):
             raise MissingDependency(
-                f"{name} is not installed: pip install {name}, or drop it from runner.logger.logger_backends"
+                f"{name} is not installed: pip install {name}, or drop it from {BACKENDS}"
             )
+
+
+def _by_default(loaded: Loaded) -> bool:
+    return loaded.sources.get(BACKENDS, "default") == "default"
+
+
+def _installed(loaded: Loaded) -> list[str]:
+    """The back ends to write to; one that is there by default alone is left out where it is not installed."""
+    names = loaded.config.runner.logger.logger_backends
+    return [name for name in names if importlib.util.find_spec(name) is not None or not _by_default(loaded)]
 
 
 class Logbook:
@@ -98,7 +109,7 @@ class Logbook:
         """How many records were."""
         self._backends: list[_Backend] = []
         forget_from = last + 1 if self.dropped else None
-        for name in loaded.config.runner.logger.logger_backends:
+        for name in _installed(loaded):
             place = folder / "tensorboard"
             self._backends.append(_TensorBoard(place, forget_from) if name == "tensorboard" else _WandB(folder, loaded))
         self._file = MetricsFile(self._path)
