@@ -24,6 +24,19 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, name: str, monkeypatc
     assert {each.outcome for each in results} <= {"ok", "refused"}
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("refine log", 216), ("windows index", 45), pytest.param("LoRA config", 202, marks=pytest.mark.slow)],
+)
+def test_files_that_once_ended_in_a_traceback_are_refused(
+    tmp_path: Path, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    campaign_files.work(name, seed, seed + 1, tmp_path)
+    (result,) = campaign_files.results_of(tmp_path / "report.jsonl")
+    assert result.outcome in ("ok", "refused"), result.detail
+
+
 def test_what_goes_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that fails, runs code, hangs or dies is found out, and attributed to its file."""
     monkeypatch.setattr(campaign_files, "SECONDS", 6.0)

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     With `sync`, it is on disk before it gets its name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(path)
+    temporary, handle = _locked_temporary(path)
     try:
         yield temporary
         if sync:
@@ -41,11 +42,51 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
             flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def remove_left(*paths: Path) -> None:
+    """Remove what killed processes left of writing these files: temporary ones that nobody has locked any more."""
+    for path in paths:
+        pattern = re.compile(rf"\.{re.escape(path.stem)}\.\d+\.\w{{8}}{re.escape(path.suffix)}")
+        for left in path.parent.iterdir() if path.parent.is_dir() else ():
+            if pattern.fullmatch(left.name):
+                with contextlib.suppress(OSError):
+                    handle = os.open(left, os.O_RDONLY)
+                    try:
+                        if try_lock(handle):
+                            left.unlink()
+                    finally:
+                        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[Path, int]:
+    """A temporary file beside `path`, and the handle that has it locked until it is closed."""
+    while True:
+        temporary = temporary_beside(path)
+        try:
+            handle = os.open(temporary, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for left behind before it was locked
+            continue
+        if try_lock(handle) is not False and os.fstat(handle).st_nlink:
+            return temporary, handle
+        os.close(handle)
 
 
 @contextlib.contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """A path that is not there yet, for a folder that becomes `folder` when the block ends well, and is gone otherwise.
+    """A path that is not there yet: the folder made there becomes `folder` when the block ends well, else it goes."""
+    with workspace(folder) as place:
+        built = place / folder.name
+        yield built
+        if folder.exists():
+            folder.rmdir()
+        built.rename(folder)
+
+
+@contextlib.contextmanager
+def workspace(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside `folder` to work in, gone when the block ends.
 
     What a killed process left of the same folder is removed first: nobody has it locked any more.
     """
@@ -58,11 +99,7 @@ def building(folder: Path) -> Iterator[Path]:
                     shutil.rmtree(left, ignore_errors=True)
     with _new_locked_folder(prefix, parent) as place:
         try:
-            built = place / folder.name
-            yield built
-            if folder.exists():
-                folder.rmdir()
-            built.rename(folder)
+            yield place
         finally:
             shutil.rmtree(place, ignore_errors=True)
 

@@ -17,7 +17,7 @@ def build(kind: type[T], values: Any) -> T:
         raise ValueError(f"{_brief(values)} is no JSON object")
     hints = get_type_hints(kind)
     known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    if strange := next((name for name in values if name not in known), None):
+    if (strange := next((name for name in values if name not in known), None)) is not None:
         raise ValueError(f"{_brief(strange)} is none of {', '.join(known)}")
     needed = [name for name, each in known.items() if each.default is MISSING and each.default_factory is MISSING]
     if missing := next((name for name in needed if name not in values), None):

@@ -19,6 +19,7 @@ from referee.robots.spacemouse import Motion, ScriptedInput
 from referee.robots.twin import Twin, TwinCamera
 from referee.runners import robot_check
 from referee.runners.environments import stand_in
+from referee.runners.logbook import read_metrics
 from referee.sim.scene import Scene
 
 PRESET = "realworld_peginsertion_rlpd_cnn_async"
@@ -127,7 +128,7 @@ def test_from_demonstrations_to_a_resumed_run(tmp_path: Path, capsys: pytest.Cap
     assert main(["run", PRESET, *TWIN, *small, "runner.max_steps=60"]) == 0
     first = json.loads((run / "result.json").read_text())
     assert first["steps"] >= 60 and first["episodes"] == 2
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     assert all(np.isfinite(value) for row in rows for value in row.values())
     assert main(["run", PRESET, *TWIN, *small, "runner.max_steps=160", f"runner.resume_dir={run}"]) == 0
     assert json.loads((run / "result.json").read_text())["steps"] >= 160

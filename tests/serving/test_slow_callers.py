@@ -66,6 +66,17 @@ def latencies(server: ScoringServer, count: int) -> list[float]:
     return seconds
 
 
+def test_a_burst_of_silent_callers_keeps_nobody_out() -> None:
+    """All places are taken at once, and nobody has had time to be late: honest callers are let in all the same."""
+    with ScoringServer(make_artifact(), token=TOKEN, port=0) as server:
+        sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(2 * SOCKETS)]
+        try:
+            assert max(latencies(server, 10)) < 2
+        finally:
+            for each in sockets:
+                each.close()
+
+
 @pytest.mark.parametrize(
     "begin",
     [

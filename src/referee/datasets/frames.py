@@ -187,6 +187,7 @@ def _write(
             pieces.setdefault(piece.episode, []).append((side, piece))
     counts: list[SideCounts] = []
     names: tuple[str, ...] = ()
+    files.remove_left(*(folder / f"{side}.pt" for side in ("train", "val")))
     with contextlib.ExitStack() as stack:
         written = ("train", "val") if sides.val else ("train",)
         paths = {side: stack.enter_context(files.replacing(folder / f"{side}.pt")) for side in written}

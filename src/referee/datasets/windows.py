@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -166,8 +165,8 @@ def build_windows(
         labels = labels or LabelLog.of(source)
         name = name or str(source.root)
     with (
-        tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as temporary,
-        rereadable(source, Path(temporary)) as episodes,
+        files.workspace(root) as temporary,
+        rereadable(source, temporary) as episodes,
     ):
         found: dict[str, list[Window]] = {}
         frames: dict[str, Piece] = {}
@@ -185,7 +184,7 @@ def build_windows(
             _log.warning("%s", line)
         sides = _split(found, frames, options)
         sides["train"] = _balanced(sides["train"], options)
-        built = Path(temporary) / "dataset"
+        built = temporary / "dataset"
         _write(episodes(), built, sides, options)
         counts = {side: dict.fromkeys(LABELS, 0) | Counter(w.label for w in sides[side]) for side in sides}
         ids = {side: sorted({window.episode for window in sides[side]}) for side in sides}
@@ -193,7 +192,7 @@ def build_windows(
             built / INFO,
             {"version": FORMAT, "source": name, **asdict(options), "label_counts": counts, "episodes": ids},
         )
-        _replace(built, root, Path(temporary) / "old")
+        _replace(built, root, temporary / "old")
     return WindowsSummary(root, counts["train"], counts["eval"], tuple(suspicions))
 
 

@@ -71,6 +71,7 @@ class ReplayFiles:
         for path in self._files():
             if _number(path) >= wanted:
                 path.unlink()
+        files.remove_left(self.folder / f"{wanted:06d}{SUFFIX}")
         found = self.load(replay, marks)
         self._next, self._saved = wanted, replay.count.copy()
         return found
@@ -89,7 +90,7 @@ class ReplayFiles:
             path.unlink()
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob(f"*{SUFFIX}"))
+        return sorted(path for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
 
     def _take(self, path: Path, replay: Replay) -> None:
         try:

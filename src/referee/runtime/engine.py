@@ -110,7 +110,7 @@ class Session:
             raise ClusterError(f"Ray cannot be used ({reason}): see /tmp/ray/session_latest/logs") from error
         self._head = library.get_runtime_context().gcs_address
         if hasattr(os, "pidfd_open"):
-            self._undo.callback(RayletWatch(own_node()).close)
+            self._undo.callback(RayletWatch(own_node(), self.check_head).close)
         # With the handler that Ray leaves, SIGTERM would crash this process and leave others behind.
         _on_sigterm(before if callable(before) else _exit)
 

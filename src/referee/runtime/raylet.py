@@ -9,10 +9,15 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from referee.errors import ClusterError
+
 GUARD = Path(__file__).with_name("raylet_guard.py")
+NOTICE = 5.0
+"""Seconds for the run to end by itself: where the head of the cluster died first, it knows that, and can say more."""
 EXIT = 1
 """The exit code that Ray gives to a process whose raylet has died; ours is the same, whoever comes first."""
 
@@ -20,8 +25,9 @@ EXIT = 1
 class RayletWatch:
     """Ends this process when the raylet that it is connected to is gone, with one line; `close` ends the watch."""
 
-    def __init__(self, node: Any) -> None:
-        """node: see `engine.own_node`."""
+    def __init__(self, node: Any, check_head: Callable[[], None]) -> None:
+        """node: see `engine.own_node`. check_head: raises ClusterError if the head of the cluster is gone."""
+        self._check_head = check_head
         raylet = _listener(node.raylet_socket_name)
         started = [each.process.pid for group in node.all_processes.values() for each in group]
         command = [sys.executable, "-S", "-E", str(GUARD), *map(str, (raylet, *started))]
@@ -42,8 +48,14 @@ class RayletWatch:
 
     def _run(self) -> None:
         ready, _, _ = select.select([self._process, self._stop], [], [])
-        if self._stop not in ready:
-            os._exit(EXIT)
+        if self._stop in ready:
+            return
+        try:
+            self._check_head()
+        except ClusterError:
+            if select.select([self._stop], [], [], NOTICE)[0]:
+                return
+        os._exit(EXIT)
 
 
 def _listener(path: str) -> int:

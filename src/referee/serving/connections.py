@@ -10,7 +10,9 @@ import time
 from typing import Any
 
 GRACE = 0.5
-"""Seconds in which a new caller can show its token before others may take its place."""
+"""Seconds in which a new caller can show its token before others may take its place,"""
+HASTE = 0.05
+"""or so many, where all places are taken."""
 
 
 class Connections:
@@ -32,19 +34,36 @@ class Connections:
             late = [each for each in strangers if time.monotonic() - self._opened[each] > GRACE]
             surplus = max(len(strangers) + 1 - self._share, len(self._opened) + 1 - self._limit)
             for each in late[: max(0, surplus)]:
-                self._opened.pop(each)
-                with contextlib.suppress(OSError):  # gone already
-                    each.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
-            room = len(self._opened) < self._limit
-            if room:
-                self._opened[connection] = time.monotonic()
-            return room
+                self._close(each)
+            if not self._make_room():
+                return False
+            self._opened[connection] = time.monotonic()
+            return True
+
+    def _make_room(self) -> bool:
+        """Let the oldest stranger give way where all places are taken; False if nobody there is a stranger."""
+        while len(self._opened) >= self._limit:
+            oldest = next((each for each in self._opened if each not in self._trusted), None)
+            if oldest is None:
+                return False
+            left = HASTE - (time.monotonic() - self._opened[oldest])
+            if left > 0:
+                self._change.wait(left)  # it may show its token meanwhile, or go
+            else:
+                self._close(oldest)
+        return True
+
+    def _close(self, connection: Any) -> None:
+        self._opened.pop(connection)
+        with contextlib.suppress(OSError):  # gone already
+            connection.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
 
     def trust(self, connection: Any) -> None:
         """The caller has shown the token."""
         with self._change:
             if connection in self._opened:
                 self._trusted.add(connection)
+                self._change.notify_all()
 
     def discard(self, connection: Any) -> None:
         """It is closed."""

@@ -279,6 +279,8 @@ def _warn_of_another_base(lora: Path, model: str | Path) -> None:
 
 def _same_model(one: str, other: str) -> bool:
     """Whether two names may mean the same: the same folder, or a name on the hub and a folder called like it."""
+    if "\0" in one:  # no name of anything
+        return False
     if one == other or Path(one).resolve() == Path(other).resolve():
         return True
     on_the_hub = [name for name in (one, other) if name.count("/") == 1 and not Path(name).exists()]

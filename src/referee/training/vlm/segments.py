@@ -102,8 +102,8 @@ def _segment(line: bytes, base: Path, where: str) -> Segment:
         raise RefereeError(f"{where} {error}: write the windows again, or remove the key checksum") from error
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise RefereeError(f"{where} is no window ({error}): write it with `referee dataset windows`") from error
-    if made.frames < 0 or not 0 <= made.start <= made.stop < MAX_FRAMES:
-        raise RefereeError(f"{where} has frames {made.start} to {made.stop}, which cannot be")
+    if not 0 <= made.frames < MAX_FRAMES or not 0 <= made.start <= made.stop < MAX_FRAMES:
+        raise RefereeError(f"{where} has {made.frames} frames, {made.start} to {made.stop}, which cannot be")
     if label not in LABELS:
         raise RefereeError(f"{where} has the answer {label[:50]!r}: it must be one of {', '.join(LABELS)}")
     try:
