@@ -133,12 +133,12 @@ def test_refinement_inside_ppo_swaps_the_model(tmp_path: Path, monkeypatch: pyte
     assert main(["train", "episodes", "--out", "reward", "runner.max_epochs=2"]) == 0
     env = sb3.make_vec_env(POINT, "reward/checkpoints/best_model", 8, mode="per_step")
     first = env.scorer.artifact
-    watch = sb3.RefereeCallback(env, interval=1024, refine_in="refined", labeller="truth", budget=96)
+    watch = sb3.RefereeCallback(env, interval=1024, refine_in="refined", labeller="truth", budget=72)
     learner = PPO("MultiInputPolicy", env, n_steps=64, batch_size=64, seed=0, device="cpu")
     logged: dict[str, list[float]] = {}
     learner.set_logger(_Keeping(logged))
-    learner.learn(8192, callback=watch)
-    assert watch.refiner is not None and watch.refiner.book.asked == 96
+    learner.learn(6144, callback=watch)
+    assert watch.refiner is not None and watch.refiner.book.asked == 72
     assert watch.swaps and env.scorer.artifact is not first
     assert {"reward/model_success", "reward/true_success", "reward/hacking_gap", "refine/version"} <= set(logged)
     gaps = zip(logged["reward/model_success"], logged["reward/true_success"], strict=True)

@@ -67,7 +67,7 @@ def test_from_recorded_episodes_to_a_policy_that_the_learned_reward_taught(capsy
     assert main(["audit", "reward/checkpoints/best_model", "fresh"]) == 0
     assert main(["run", "gym_ppo_mlp_resnet_reward", f"env.train.id={POINT}", "env.train.image_size=32",
                  "reward.model.model_path=reward/checkpoints/best_model", "reward.reward_mode=per_step",
-                 "env.train.num_processes=1", "runner.max_steps=64000", "runner.eval_episodes=64", "runner.film=false",
+                 "env.train.num_processes=1", "runner.max_steps=40000", "runner.eval_episodes=64", "runner.film=false",
                  "runner.logger.log_path=policy"]) == 0  # fmt: skip
     lines = [json.loads(line) for line in Path("policy/metrics.jsonl").read_text().splitlines()]
     true = [line["eval/success_at_end"] for line in lines if "eval/success_at_end" in line]

@@ -80,9 +80,7 @@ def check_backends(loaded: Loaded) -> None:
     """Refuse a back end that somebody asked for and that is not installed, before a run begins."""
     for name in loaded.config.runner.logger.logger_backends:
         if importlib.util.find_spec(name) is None and not _by_default(loaded):
-            raise MissingDependency(
-                f"{name} is not installed: pip install {name}, or drop it from {BACKENDS}"
-            )
+            raise MissingDependency(f"{name} is not installed: pip install {name}, or drop it from {BACKENDS}")
 
 
 def _by_default(loaded: Loaded) -> bool:
