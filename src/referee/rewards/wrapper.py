@@ -85,7 +85,25 @@ def RewardModelWrapper(
     return SingleRewardModel(env, opened, rules, images, cameras)
 
 
-class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
+class _Scoring:
+    """What single and vector environments offer about the model that scores them."""
+
+    scorer: StepScorer
+
+    def swap(self, artifact: Artifact | Path | str) -> None:
+        """Let another model score from the next step on, e.g. a refined one."""
+        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
+
+    def take_scored(self) -> ScoredFrames | None:
+        """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
+        return self.scorer.scored.take()
+
+    def compute_reward(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: hindsight relabelling (HER) would train on the ground truth of the environment inside."""
+        raise RefereeError(NO_RELABELLING)
+
+
+class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
     """One environment paid by an artifact; made by `RewardModelWrapper`."""
 
     def __init__(
@@ -128,20 +146,8 @@ class SingleRewardModel(gym.Wrapper[Any, Any, Any, Any]):
             info |= {PROBABILITY: float(ruling.probability[0]), SUCCESS: bool(ruling.success[0])}
         return observation, float(ruling.reward[0]), terminated, bool(truncated), info
 
-    def swap(self, artifact: Artifact | Path | str) -> None:
-        """Let another model score from the next step on, e.g. a refined one."""
-        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
 
-    def take_scored(self) -> ScoredFrames | None:
-        """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
-        return self.scorer.scored.take()
-
-    def compute_reward(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: hindsight relabelling (HER) would train on the ground truth of the environment inside."""
-        raise RefereeError(NO_RELABELLING)
-
-
-class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """A vector environment paid by an artifact, whatever its autoreset mode; made by `RewardModelWrapper`."""
 
     def __init__(
@@ -210,18 +216,6 @@ class VectorRewardModel(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
             SUCCESS: ruling.success, f"_{SUCCESS}": ruling.judged.copy(),
         }  # fmt: skip
         return observations, ruling.reward, terminated, truncated, info
-
-    def swap(self, artifact: Artifact | Path | str) -> None:
-        """Let another model score from the next step on, e.g. a refined one."""
-        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
-
-    def take_scored(self) -> ScoredFrames | None:
-        """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
-        return self.scorer.scored.take()
-
-    def compute_reward(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: hindsight relabelling (HER) would train on the ground truth of the environment inside."""
-        raise RefereeError(NO_RELABELLING)
 
     def _restart(
         self, rows: np.ndarray, observations: Any, info: dict[str, Any], *, keep_final: bool = False
