@@ -8,6 +8,24 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+HEAVY = (
+    "compat/test_reward_worker.py", "documented/test_guides.py", "envs/test_panda_tasks.py",
+    "episodes/test_reader_process.py", "integrations/test_sb3.py", "models/test_architectures.py",
+    "refine/test_retrain.py", "runners/test_held_verdicts.py", "runners/test_learned_reward.py",
+    "runners/test_off_policy.py", "runners/test_placed.py", "runners/test_refinement.py",
+    "runners/test_run_records.py", "runners/test_scoring_time.py", "runners/test_trend_reward.py",
+    "serving/test_slow_callers.py", "sim/test_assets.py",
+)  # fmt: skip
+"""Modules that are slow as a whole: `make unit` leaves them out, `make test` does not."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow modules, before tests are chosen by their marks."""
+    for item in items:
+        if item.path.as_posix().endswith(HEAVY):
+            item.add_marker(pytest.mark.slow)
+
 
 def lacking() -> str | None:
     """What ManiSkill needs and is not here, with the line that brings it."""
