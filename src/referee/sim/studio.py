@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from referee.processes import cores
 from referee.sim.assets import Detail
 from referee.sim.looks import Looks
 from referee.sim.scene import Scene
@@ -71,11 +72,6 @@ class Work:
     def part(self, rows: slice) -> tuple[np.ndarray, np.ndarray, Looks | None, Sequence[int]]:
         """Some of the states, as `Easel.draw` takes them."""
         return self.qpos[rows], self.goal[rows], self.looks and self.looks.take(rows), self.chosen
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 class Studio:

@@ -16,7 +16,8 @@ from referee.config.maniskill import ManiSkillEnvConfig
 from referee.envs.maniskill import nursery
 from referee.envs.maniskill.shared import Arrays, Facts
 from referee.errors import RefereeError
-from referee.sim.studio import cores, nameless_file
+from referee.processes import cores
+from referee.sim.studio import nameless_file
 
 _PATIENCE = 2.0
 """Seconds after which one looks whether a silent worker still lives."""
