@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that run tests side by side.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 4 ? 4 : n )))
 SYSTEM_PACKAGES := libosmesa6 libegl1 libgles2 libgl1 libgl1-mesa-dri libegl-mesa0 libopengl0 libvulkan1 libusb-1.0-0 \
 	libhidapi-hidraw0
 # Some virtual CPUs advertise AMX and then kill the process that uses it; tests run everywhere with this cap.
@@ -17,11 +19,13 @@ setup-demo: $(VENV)/.installed-demo .stamps/system
 demo: setup-demo
 	$(BIN)/referee demo
 
+# Tests of one module stay in one process; those that measure time, or start many processes, run alone afterwards.
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 unit: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not alone"
 
 check: setup
 	$(BIN)/ruff check src tests benchmarks examples
@@ -77,6 +81,8 @@ bench: setup
 	for seed in 1 2 3; do $(BIN)/python benchmarks/history_reward.py --model .bench/history_chain/taught/checkpoints/best_model --task Reach --seed $$seed --steps 48000 --eval-interval 3 --arms history oracle env none || exit 1; done
 	$(BIN)/python benchmarks/history_chain.py --task PickCube --folder .bench/history_chain_pick
 	$(BIN)/python benchmarks/history_reward.py --model .bench/history_chain_pick/taught/checkpoints/best_model --task PickCube --seed 1 --arms history
+	$(BIN)/python benchmarks/peers/beside.py
+	$(BIN)/python benchmarks/fetch.py
 	$(BIN)/python benchmarks/background_speed.py --model .bench/refinement/PickCube_reward/checkpoints/best_model
 
 clean:

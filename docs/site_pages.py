@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ def command_page() -> str:
         rows = [row(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
         if rows:
             parts.append("\n".join(["| argument | |", "|---|---|", *rows]) + "\n")
+        examples = (parser.epilog or "").removeprefix("examples:\n")
+        if examples:
+            parts.append(f"```bash\n{textwrap.dedent(examples)}\n```\n")
     return "\n".join(parts)
 
 

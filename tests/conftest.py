@@ -7,6 +7,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+os.environ.setdefault("COLUMNS", "120")  # of a terminal, however many processes run tests
 
 HEAVY = (
     "compat/test_reward_worker.py", "documented/test_guides.py", "envs/test_panda_tasks.py",

@@ -1,6 +1,7 @@
 """Checksums: every flipped bit is noticed, what has none is read, and the message names the file and the way out."""
 
 import contextlib
+import hashlib
 import json
 import zipfile
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from referee import checksums
 from referee.checksums import ChecksumError, sealed_json, sealed_line, unsealed
@@ -86,23 +90,76 @@ def test_a_zip_is_checked_by_its_own_sums(tmp_path: Path) -> None:
         checksums.verify_zip(tmp_path / "none.pt")
 
 
+def test_a_sealed_zip_is_read_by_others_and_no_flipped_bit_passes(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    values = {"weights": torch.arange(5000), "step": 3}
+    torch.save(values, path)
+    checksums.seal_zip(path)
+    checksums.verify_zip(path)
+    assert torch.load(path, weights_only=True)["weights"].tolist() == list(range(5000))
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    whole = path.read_bytes()
+    seal = len(whole) - 16 - len(checksums.SEAL)
+    for place in [*range(0, seal, 97), *range(seal - 22, seal), *range(len(whole) - 16, len(whole))]:
+        changed = bytearray(whole)
+        changed[place] ^= 4
+        path.write_bytes(changed)
+        with pytest.raises(ChecksumError, match=r"x.pt: has changed since it was written"):
+            checksums.verify_zip(path)
+    checksums_of_records = bytearray(whole)  # without the seal's name, each record's own sum counts
+    checksums_of_records[seal] ^= 4
+    checksums_of_records[500] ^= 4
+    path.write_bytes(checksums_of_records)
+    with pytest.raises(ChecksumError, match=r"x.pt: has changed since it was written"):
+        checksums.verify_zip(path)
+
+
+def test_a_list_of_older_versions_is_verified(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"a" * 9000)
+    checksums.write_json(tmp_path / checksums.SUMS, {"files": {"a.bin": [9000, checksums.crc32(b"a" * 9000)]}})
+    assert checksums.verify_sums(tmp_path)
+    (tmp_path / "a.bin").write_bytes(b"a" * 8999 + b"b")
+    with pytest.raises(ChecksumError, match=r"a.bin: has changed"):
+        checksums.verify_sums(tmp_path)
+
+
 @pytest.mark.parametrize("size", [0, 1, 8, 4095, 4096, 5000, 262_144, 300_001])
 @pytest.mark.parametrize("start", [0, 1])
-def test_a_block_sum_depends_on_every_byte_and_page(size: int, start: int) -> None:
+def test_a_page_sum_depends_on_every_byte_and_page(size: int, start: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size + start, dtype=np.uint8)
-    whole = checksums.block_sum(data.tobytes()[start:])
-    assert checksums.block_sum(data[start:].data) == whole and len(whole) == 16  # wherever it lies in memory
+    whole = checksums.page_sum(data.tobytes()[start:])
+    assert checksums.page_sum(data[start:].data) == whole and len(whole) == 16  # wherever it lies in memory
     for place in {*range(start, size + start, max(1, size // 40)), *range(max(start, size - 20), size + start)}:
         for bit in (1, 128):
             data[place] ^= bit
-            assert checksums.block_sum(data[start:].data) != whole
+            assert checksums.page_sum(data[start:].data) != whole
             data[place] ^= bit
-    if size > 300_000:
+    if size > 4096:
         swapped = data[start:].copy()
-        swapped[:4096], swapped[262_144 : 262_144 + 4096] = data[start + 262_144 :][:4096], data[start:][:4096]
-        assert checksums.block_sum(swapped.data) != whole
+        swapped[:4096], swapped[-4096:] = data[start:][-4096:], data[start:][:4096]
+        assert checksums.page_sum(swapped.data) != whole
 
 
-def test_a_block_sum_is_the_same_tomorrow() -> None:
+@given(st.binary(max_size=20_000), st.lists(st.integers(0, 20_000), max_size=6))
+def test_a_page_sum_does_not_depend_on_how_the_bytes_come(data: bytes, cuts: list[int]) -> None:
+    total, start = checksums.PageSum(), 0
+    for cut in [*sorted(cuts), len(data)]:
+        total.update(data[start:cut])
+        start = max(start, cut)
+    assert total.hexdigest() == checksums.page_sum(data)
+
+
+def test_a_page_sum_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10_000
+    (tmp_path / "x").write_bytes(data)
+    assert checksums.page_sum_of(tmp_path / "x") == checksums.page_sum(data)
+    assert checksums.page_sum_of(tmp_path / "x", without=5) == checksums.page_sum(data[:-5])
+
+
+def test_a_page_sum_is_the_same_tomorrow() -> None:
     """Files carry it: it must never change."""
-    assert checksums.block_sum(bytes(range(256)) * 2000) == "eacada9d87c2e258"
+    pages = np.frombuffer(bytes(range(256)) * 2000, "<u8")
+    sums = [sum(map(int, page)) % 2**64 for page in pages.reshape(-1, 512)]
+    expected = hashlib.blake2b(np.array(sums, "<u8").tobytes(), digest_size=8).hexdigest()
+    assert checksums.page_sum(bytes(range(256)) * 2000) == expected == "0c47f318a24de992"

@@ -210,7 +210,7 @@ def test_missing_gl_libraries_are_one_line(here: Path) -> None:
     """With a back end that cannot load, a command that draws says what to install, and exits with 2."""
     run = subprocess.run(
         [sys.executable, "-m", "referee.cli", "play", "--task", "Reach", "--episodes", "1"],
-        env={**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""},
+        env={**os.environ, "MUJOCO_GL": "glfw", "PYOPENGL_PLATFORM": "egl", "DISPLAY": ""},  # egl: left by a parent
         capture_output=True,
         text=True,
         timeout=100,

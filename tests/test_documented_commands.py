@@ -105,6 +105,8 @@ def test_there_is_something_to_run() -> None:
     assert 2 * len(found) == fences
     assert len(COMMANDS) > 100 and sum(block.language in PYTHON for block in found) > 10
     other = [block for block in found if block.language not in (*SHELL, *PYTHON)]
+    # gymnasium-robotics cannot be installed beside the simulation: benchmarks/fetch.py types these
+    other = [block for block in other if "FetchReach-v4" not in block.text]
     typed = re.compile(r"^\s*(referee|python|pip|make) \S", re.MULTILINE)
     hidden = [f"{block.page}:{block.line}" for block in other if typed.search(block.text)]
     hidden += [

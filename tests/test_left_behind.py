@@ -63,6 +63,7 @@ def test_a_workspace_that_was_killed_is_removed_and_a_living_one_is_not(tmp_path
 
 
 @pytest.mark.parametrize("count", [50])
+@pytest.mark.alone
 def test_replacing_still_writes_whole_files(tmp_path: Path, count: int) -> None:
     began = time.perf_counter()
     for number in range(count):

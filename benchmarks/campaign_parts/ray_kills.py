@@ -47,7 +47,7 @@ def run(seed: int, count: int, folder: Path, seconds: float, kinds: tuple[str, .
     try:
         import ray  # noqa: F401
     except ImportError:
-        return [Tally("Ray", skipped=["ray is not installed: pip install -e '.[ray]'"])]
+        return [Tally("Ray", skipped=["ray is not installed: pip install 'referee-rl[ray]'"])]
     choose, end = random.Random(seed), time.monotonic() + seconds
     attacks = {"workers": kill_workers, "driver": kill_driver, "raylet": kill_raylet, "own raylet": kill_own_raylet,
                "cut": cut_off}  # fmt: skip

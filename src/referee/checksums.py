@@ -1,8 +1,9 @@
 """Checksums of the files that Referee writes: a reader notices a changed byte, and says what to do.
 
 JSON files and JSON lines carry theirs as the last key, `"checksum": "crc32:1a2b3c4d"`; it covers every byte before it.
-A folder of files that others define (weights, arrays) carries one list of them. Zip archives (`.pt`) have CRC-32s of
-their own. What was written without a checksum, by older versions or by hand, is read as before.
+A folder of files that others define (weights, arrays) carries one list of them. Zip archives (`.pt`) carry theirs as
+the archive's comment; others' archives have a CRC-32 for each record. What was written without a checksum, by older
+versions or by hand, is read as before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 import re
 import zipfile
 import zlib
@@ -26,7 +28,9 @@ KEY = "checksum"
 SUMS = "checksums.json"
 """The list of a folder."""
 BLOCK = 1 << 20
-PAGE, PAGES = 4096, 64
+PAGE = 4096
+SEAL = b"page_sum:"
+"""The comment of a zip archive that Referee wrote; the page sum of all bytes before it follows."""
 _TAIL = re.compile(rb',?\s*"checksum":\s*"crc32:([0-9a-f]{8})"\s*\}\s*\Z')
 _LINE_KEY = b',"checksum":"crc32:'
 _CLAIMS = re.compile(rb'"checksum"|crc32:')
@@ -52,18 +56,56 @@ def crc32_of(path: Path) -> str:
     return f"{value:08x}"
 
 
-def block_sum(data: Buffer) -> str:
-    """Sixteen hexadecimal digits, as fast as memory is read: for what is large, and read whole.
+class PageSum:
+    """Sixteen hexadecimal digits of a stream of bytes, as fast as memory is read: for what is large, and read whole.
 
-    Pages of 4 KiB are added up, word by word, in blocks of 64 of them; these sums and the rest are hashed (BLAKE2b).
+    The 64-bit words of each page of 4 KiB are added up; these sums and the rest are hashed (BLAKE2b).
     """
-    raw = np.frombuffer(data, np.uint8)
-    blocks, pages = len(raw) // (PAGES * PAGE) * (PAGES * PAGE), len(raw) // PAGE * PAGE
-    hashed = hashlib.blake2b(digest_size=8)
-    hashed.update(raw[:blocks].view("<u8").reshape(-1, PAGES, PAGE // 8).sum(axis=1, dtype=np.uint64).data)
-    hashed.update(raw[blocks:pages].view("<u8").reshape(-1, PAGE // 8).sum(axis=0, dtype=np.uint64).data)
-    hashed.update(raw[pages:].data)
-    return hashed.hexdigest()
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._rest = b""
+
+    def update(self, data: Buffer) -> None:
+        """Go on with these bytes."""
+        raw = np.frombuffer(data, np.uint8)
+        if self._rest:
+            missing = PAGE - len(self._rest)
+            self._rest += raw[:missing].tobytes()
+            raw = raw[missing:]
+            if len(self._rest) < PAGE:
+                return
+            self._add(np.frombuffer(self._rest, np.uint8))
+        whole = len(raw) // PAGE * PAGE
+        self._add(raw[:whole])
+        self._rest = raw[whole:].tobytes()
+
+    def hexdigest(self) -> str:
+        """Of all bytes so far."""
+        final = self._hash.copy()
+        final.update(self._rest)
+        return final.hexdigest()
+
+    def _add(self, pages: np.ndarray) -> None:
+        self._hash.update(pages.view("<u8").reshape(-1, PAGE // 8).sum(axis=1, dtype=np.uint64).astype("<u8").data)
+
+
+def page_sum(data: Buffer) -> str:
+    """The sum of bytes in memory."""
+    total = PageSum()
+    total.update(data)
+    return total.hexdigest()
+
+
+def page_sum_of(path: Path, *, without: int = 0) -> str:
+    """The sum of a file, or of all but its last bytes, a block at a time: it adds nothing to this process's memory."""
+    total, block = PageSum(), memoryview(bytearray(BLOCK))
+    with path.open("rb", buffering=0) as file:
+        left = os.fstat(file.fileno()).st_size - without
+        while left > 0 and (count := file.readinto(block[:left])):
+            total.update(block[:count])
+            left -= count
+    return total.hexdigest()
 
 
 # --- JSON objects: whole files, and lines ---
@@ -142,7 +184,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
     """List sizes and checksums of these files of a folder; call it last, before the folder gets its name."""
-    listed = {name: [(folder / name).stat().st_size, crc32_of(folder / name)] for name in sorted(names)}
+    listed = {name: [(folder / name).stat().st_size, page_sum_of(folder / name)] for name in sorted(names)}
     write_json(folder / SUMS, {"files": listed})
 
 
@@ -163,7 +205,7 @@ def verify_sums(folder: Path, names: Iterable[str] | None = None) -> bool:
         file = folder / name
         if not file.is_file():
             raise ChecksumError(f"{file}: is missing: bring the folder back from a copy")
-        if entry != [file.stat().st_size, crc32_of(file)]:
+        if not _fits(file, entry):
             raise ChecksumError(
                 f"{file}: has changed since it was written (checksum): bring it back from a copy; "
                 f"if you changed it on purpose, remove {path}"
@@ -171,16 +213,37 @@ def verify_sums(folder: Path, names: Iterable[str] | None = None) -> bool:
     return True
 
 
+def _fits(file: Path, entry: Any) -> bool:
+    """Whether a file has the size and the sum of its entry; older lists hold CRC-32s, of eight digits."""
+    if not isinstance(entry, list) or len(entry) != 2 or file.stat().st_size != entry[0]:
+        return False
+    return bool(entry[1] == (crc32_of(file) if len(str(entry[1])) == 8 else page_sum_of(file)))
+
+
 # --- zip archives ---
 
 
+def seal_zip(path: Path) -> None:
+    """Write the sum of a whole zip archive into its comment."""
+    digits = len(PageSum().hexdigest())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = SEAL + b"0" * digits
+    total = page_sum_of(path, without=digits)
+    with path.open("r+b") as file:
+        file.seek(-digits, os.SEEK_END)
+        file.write(total.encode())
+
+
 def verify_zip(path: Path) -> None:
-    """Raise unless every record of a zip archive (.pt, .npz) has the CRC-32 that the archive says."""
+    """Raise unless a zip archive (.pt, .npz) is as it was written: by its seal, else by the CRC-32 of each record."""
     try:
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
+            seal = archive.comment
+            broken = None if seal.startswith(SEAL) else archive.testzip()
         if broken is not None:
             raise zipfile.BadZipFile(f"record {broken}")
+        if seal.startswith(SEAL) and page_sum_of(path, without=len(seal) - len(SEAL)).encode() != seal[len(SEAL) :]:
+            raise zipfile.BadZipFile("checksum")
     except OSError as error:
         raise RefereeError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, zlib.error, EOFError) as error:

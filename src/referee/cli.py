@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from referee import __version__, commands
+from referee.cli_help import Parser, add_examples
 from referee.errors import RefereeError, one_line, shortage
 
 UNREAD = 141
@@ -63,13 +64,51 @@ def _unread() -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="referee", description="Reward models for robot reinforcement learning.")
+    parser = Parser(prog="referee", description="Reward models for robot reinforcement learning.")
     parser.add_argument("--version", action="version", version=f"referee {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     run = verbs.add_parser("run", help="start a preset: referee run PRESET [key=value …]")
     _preset_arguments(run)
     run.set_defaults(verb=commands.run)
+
+    _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
+
+    _dataset_arguments(verbs.add_parser("dataset", help="from episodes to what a reward model learns from"))
+
+    _reward_arguments(verbs)
+
+    judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
+    judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
+    judge.add_argument("--episodes", type=int, default=256)
+    judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: those of training runs)")
+    judge.add_argument("--stochastic", action="store_true", help="with exploration noise")
+    judge.set_defaults(verb=commands.evaluate)
+
+    play = verbs.add_parser("play", help="film a policy")
+    play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
+    play.add_argument(
+        "--task", default="PickCube", help="Reach, PushCube, PickCube, PegInsertion, or an id of ManiSkill's"
+    )
+    play.add_argument("--policy", default="expert", help="expert or random (default expert)")
+    play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
+    play.add_argument("--episodes", type=int, default=2)
+    play.add_argument("--seed", type=int, default=0)
+    play.add_argument("--size", type=int, default=360, help="pixels of a frame (default 360)")
+    play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
+    play.set_defaults(verb=commands.play)
+
+    demo = verbs.add_parser("demo", help="the whole story: a reward model is trained, fooled, caught and repaired")
+    demo.add_argument("overrides", nargs="*", help="key=value, as `referee config show demo` lists them")
+    demo.add_argument("--task", default="pick", choices=("pick", "push", "peg"), help="(default pick)")
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default demo)")
+    demo.set_defaults(verb=commands.demo)
+
+    envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
+    envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
+    envs.add_argument("--size", type=int, default=64, choices=(64, 128, 224), help="image size (default 64)")
+    envs.add_argument("--seed", type=int, default=0)
+    envs.set_defaults(verb=commands.envs)
 
     config = verbs.add_parser("config", help="look at configurations")
     config_verbs = config.add_subparsers(required=True, metavar="show|explain|list")
@@ -80,6 +119,18 @@ def _parser() -> argparse.ArgumentParser:
     _preset_arguments(explain)
     explain.set_defaults(verb=commands.config_explain)
     config_verbs.add_parser("list", help="all presets").set_defaults(verb=commands.config_list)
+
+    doctor = verbs.add_parser("doctor", help="check this machine")
+    doctor.add_argument(
+        "--install-swiftshader", action="store_true", help="get software Vulkan first, so that ManiSkill can draw"
+    )
+    doctor.set_defaults(verb=commands.doctor)
+
+    robot = verbs.add_parser("robot", help="a real arm and its devices")
+    robot_verbs = robot.add_subparsers(required=True, metavar="check")
+    tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
+    _preset_arguments(tested)
+    tested.set_defaults(verb=commands.robot_check)
 
     cluster = verbs.add_parser("cluster", help="where workers run")
     cluster_verbs = cluster.add_subparsers(required=True, metavar="check")
@@ -102,55 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     text.add_argument("--out", type=Path, help="write each line there with success and reward")
     text.set_defaults(verb=commands.score_text)
 
-    robot = verbs.add_parser("robot", help="a real arm and its devices")
-    robot_verbs = robot.add_subparsers(required=True, metavar="check")
-    tested = robot_verbs.add_parser("check", help="test arm, cameras and SpaceMouse of a preset; nothing moves")
-    _preset_arguments(tested)
-    tested.set_defaults(verb=commands.robot_check)
-
-    doctor = verbs.add_parser("doctor", help="check this machine")
-    doctor.add_argument(
-        "--install-swiftshader", action="store_true", help="get software Vulkan first, so that ManiSkill can draw"
-    )
-    doctor.set_defaults(verb=commands.doctor)
-
-    envs = verbs.add_parser("envs", help="write a contact sheet of all tasks")
-    envs.add_argument("--out", type=Path, default=Path("tasks.png"), help="the PNG to write (default tasks.png)")
-    envs.add_argument("--size", type=int, default=64, choices=(64, 128, 224), help="image size (default 64)")
-    envs.add_argument("--seed", type=int, default=0)
-    envs.set_defaults(verb=commands.envs)
-
-    _episodes_arguments(verbs.add_parser("episodes", help="look at recorded episodes, check, merge, convert them"))
-
-    _dataset_arguments(verbs.add_parser("dataset", help="from episodes to what a reward model learns from"))
-
-    _reward_arguments(verbs)
-
-    judge = verbs.add_parser("eval", help="how often a trained policy succeeds")
-    judge.add_argument("checkpoint", type=Path, help="a run directory, or one of its checkpoints")
-    judge.add_argument("--episodes", type=int, default=256)
-    judge.add_argument("--seed", type=int, default=1_000_000, help="of the episodes (default: those of training runs)")
-    judge.add_argument("--stochastic", action="store_true", help="with exploration noise")
-    judge.set_defaults(verb=commands.evaluate)
-
-    demo = verbs.add_parser("demo", help="the whole story: a reward model is trained, fooled, caught and repaired")
-    demo.add_argument("overrides", nargs="*", help="key=value, as `referee config show demo` lists them")
-    demo.add_argument("--task", default="pick", choices=("pick", "push", "peg"), help="(default pick)")
-    demo.add_argument("--out", type=Path, default=Path("demo"), help="where everything goes (default demo)")
-    demo.set_defaults(verb=commands.demo)
-
-    play = verbs.add_parser("play", help="film a policy")
-    play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
-    play.add_argument(
-        "--task", default="PickCube", help="Reach, PushCube, PickCube, PegInsertion, or an id of ManiSkill's"
-    )
-    play.add_argument("--policy", default="expert", help="expert or random (default expert)")
-    play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
-    play.add_argument("--episodes", type=int, default=2)
-    play.add_argument("--seed", type=int, default=0)
-    play.add_argument("--size", type=int, default=360, help="pixels of a frame (default 360)")
-    play.add_argument("--out", type=Path, default=Path("film.gif"), help="the GIF to write (default film.gif)")
-    play.set_defaults(verb=commands.play)
+    add_examples(parser)
     return parser
 
 
@@ -171,7 +174,9 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
     view.add_argument("source", type=Path, help="an episode store, or files of another format")
     view.add_argument("ids", nargs="*", help="episodes of a store (default: some, spread over all)")
     view.add_argument("--episodes", type=int, default=4, help="how many, where no ids are given (default 4)")
-    view.add_argument("--out", type=Path, default=Path("episodes.png"), help="a .png, .gif or .rrd (episodes.png)")
+    view.add_argument(
+        "--out", type=Path, default=Path("episodes.png"), help="a .png, .gif, .mp4 or .rrd (episodes.png)"
+    )
     view.set_defaults(verb=commands.episodes_view)
 
     merge = verbs.add_parser("merge", help="several stores into one")
@@ -180,10 +185,19 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
     merge.set_defaults(verb=commands.episodes_merge)
 
     convert = verbs.add_parser("convert", help="from one format to another")
-    convert.add_argument("source", type=Path, help="a store, .npy, .pkl, LeRobot, image folders, .mp4 or .hdf5")
+    convert.add_argument("source", type=Path, help="a store, .npy, .pkl, LeRobot, image folders, .mp4, .gif or .hdf5")
     convert.add_argument("out", type=Path, help="a new folder")
     convert.add_argument("--format", default="native", choices=FORMATS, help="(default native)")
-    convert.add_argument("--labels", type=Path, help="success of frames, for sources without any")
+    convert.add_argument(
+        "--labels", type=Path, help=".csv or .jsonl: episode,frame,success or episode,start,stop,success"
+    )
+    convert.add_argument("--success-from", metavar="RULE", help="label by rewards: reward (above 0), or 'reward>=0.9'")
+    convert.add_argument(
+        "--success-at", choices=("same", "next"),
+        help="which frame a reward or LeRobot's next.success labels: that of its row, or the one after (default: "
+        "next.success same, rewards next)",
+    )  # fmt: skip
+    convert.add_argument("--task", default="", help="the task in words, for episodes that do not say it")
     convert.set_defaults(verb=commands.episodes_convert)
 
 
@@ -247,6 +261,17 @@ def _reward_arguments(verbs: Any) -> None:
     score.add_argument("--gif", type=Path, help="also write the frames with the verdict on them")
     score.set_defaults(verb=commands.score)
 
+    serve = verbs.add_parser("serve", help="score pictures over HTTP, for other processes")
+    serve.add_argument("artifact", type=Path, help="the directory of a trained model")
+    serve.add_argument("--port", type=int, default=8642, help="0 = a free one (default 8642)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: only from here)")
+    serve.add_argument(
+        "--token-file", type=Path, help="where the token is, or is written (default: a new one, printed)"
+    )
+    serve.add_argument("--backend", choices=("torch", "compile", "onnxruntime", "openvino"), help="what computes")
+    serve.add_argument("--int8", action="store_true", help="with onnxruntime or openvino")
+    serve.set_defaults(verb=commands.serve)
+
     refine = verbs.add_parser("refine", help="repair a reward model by asking about what it judges")
     refine_verbs = refine.add_subparsers(required=True, metavar="run|log")
     again = refine_verbs.add_parser("run", help="on recorded episodes of the policy")
@@ -269,17 +294,6 @@ def _reward_arguments(verbs: Any) -> None:
     explain.add_argument("run", type=Path, help="a run with reward.refine.enabled, or the --out of refine run")
     explain.add_argument("--sheets", type=Path, help="draw the frames that were asked about there")
     explain.set_defaults(verb=commands.refine_log)
-
-    serve = verbs.add_parser("serve", help="score pictures over HTTP, for other processes")
-    serve.add_argument("artifact", type=Path, help="the directory of a trained model")
-    serve.add_argument("--port", type=int, default=8642, help="0 = a free one (default 8642)")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: only from here)")
-    serve.add_argument(
-        "--token-file", type=Path, help="where the token is, or is written (default: a new one, printed)"
-    )
-    serve.add_argument("--backend", choices=("torch", "compile", "onnxruntime", "openvino"), help="what computes")
-    serve.add_argument("--int8", action="store_true", help="with onnxruntime or openvino")
-    serve.set_defaults(verb=commands.serve)
 
 
 def _preset_arguments(parser: argparse.ArgumentParser) -> None:

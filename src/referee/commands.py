@@ -10,13 +10,19 @@ TINY_SIZES = {"tiny": {}, "small": {"hidden": 192, "layers": 4, "heads": 4, "vis
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
     from referee.config import first_time
     from referee.runners import run
 
     loaded = _load(arguments)
     for notice in [*first_time(loaded), *loaded.notices]:
         print(f"note: {notice}", file=sys.stderr)
-    run(loaded)
+    result = run(loaded)
+    if result is not None:
+        from referee.printing import show  # brings torch
+
+        show(result, Console())
 
 
 def config_show(arguments: argparse.Namespace) -> None:
@@ -55,9 +61,12 @@ def vlm_tiny(arguments: argparse.Namespace) -> None:
 
 
 def score_text(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from referee.printing import show
     from referee.runners.text import score_text
 
-    score_text(arguments.file, rule=arguments.rule, out=arguments.out)
+    show(score_text(arguments.file, rule=arguments.rule, out=arguments.out), Console())
 
 
 def robot_check(arguments: argparse.Namespace) -> int:
@@ -132,11 +141,16 @@ def episodes_merge(arguments: argparse.Namespace) -> None:
 def episodes_convert(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners import episodes
+    from referee.runners.convert import ConvertOptions, convert
 
-    episodes.convert(
-        arguments.source, arguments.out, Console(), export_format=arguments.format, labels=arguments.labels
+    options = ConvertOptions(
+        export_format=arguments.format,
+        labels=arguments.labels,
+        success_from=arguments.success_from,
+        success_at=arguments.success_at,
+        task=arguments.task,
     )
+    convert(arguments.source, arguments.out, Console(), options)
 
 
 def dataset_frames(arguments: argparse.Namespace) -> None:
@@ -193,35 +207,41 @@ def audit(arguments: argparse.Namespace) -> None:
 
     from referee.config.imports import import_modules
     from referee.models.vlm.qwen import is_vlm
+    from referee.printing import show
     from referee.runners.audit import audit
     from referee.runners.audit_vlm import audit_vlm
 
     import_modules(arguments.imports, key="--import")
     skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
-    judge = audit_vlm if is_vlm(arguments.artifact) else audit
-    judge(
-        arguments.artifact,
-        arguments.data,
-        Console(),
-        out=arguments.out,
-        training_episodes="skip" if skip else "allow" if allow else "refuse",
-    )
+    console, recipe = Console(), audit_vlm if is_vlm(arguments.artifact) else audit
+    with console.status(f"judging {arguments.data}"):
+        result = recipe(
+            arguments.artifact,
+            arguments.data,
+            out=arguments.out,
+            training_episodes="skip" if skip else "allow" if allow else "refuse",
+        )
+    show(result, console)
 
 
 def compare(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners import audit
+    from referee.runners.audit import compare
 
-    audit.compare(arguments.a, arguments.b, arguments.data, Console())
+    console = Console()
+    with console.status(f"judging {arguments.data}"):
+        comparison = compare(arguments.a, arguments.b, arguments.data)
+    console.print(str(comparison), highlight=False, markup=False, soft_wrap=True)
 
 
 def score(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners import audit
+    from referee.printing import show
+    from referee.runners.score import score
 
-    audit.score(arguments.artifact, arguments.what, Console(), gif=arguments.gif)
+    show(score(arguments.artifact, arguments.what, gif=arguments.gif), Console())
 
 
 def refine_run(arguments: argparse.Namespace) -> None:

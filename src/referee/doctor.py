@@ -34,6 +34,7 @@ class Finding:
 
 EXTRAS = {
     "tensorboard": ("tensorboard", "curves of a run in TensorBoard"),
+    "sb3": ("stable_baselines3", "learned rewards in Stable-Baselines3"),
     "maniskill": ("mani_skill", "ManiSkill environments"),
     "ray": ("ray", "workers on a Ray cluster"),
     "vlm": ("transformers", "vision-language rewards"),
@@ -45,6 +46,7 @@ EXTRAS = {
     "fast": ("openvino", "faster scoring, int8"),
 }
 """Extra of the package → the module that it brings, and what for."""
+TORCH = "pip install torch; on Linux without a GPU: pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
 def findings() -> Iterator[Finding]:
@@ -70,7 +72,7 @@ def _python() -> Iterator[Finding]:
 
 def _torch() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        yield Finding("PyTorch", "fail", "not installed", "pip install -c constraints.txt torch")
+        yield Finding("PyTorch", "fail", "not installed", TORCH)
         return
     import torch
 
@@ -99,7 +101,8 @@ def _simulation() -> Iterator[Finding]:
         engine.load_mujoco()
         panda_folder()
     except MissingDependency as error:
-        yield Finding("extra sim", "note", str(error), engine.FIX)
+        what, _, fix = str(error).partition(": ")
+        yield Finding("extra sim", "note", what, fix)
         return
     yield Finding("extra sim", "ok", f"the embedded simulation, MuJoCo {engine.load_mujoco().__version__}")
     yield from _rendering()

@@ -9,19 +9,33 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from referee.errors import RefereeError
 from referee.files import replacing
 
 PAPER = (250, 249, 246)
 INK = (40, 44, 52)
+MARK, MARKED_WITHIN = "drawn by Referee", 4096
+"""What pictures and films say of themselves, within so many bytes."""
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path that cannot be written before any work is done for it."""
+    """Refuse a path that cannot be written, or holds what Referee did not draw, before any work is done for it."""
     folder = next(each for each in path.absolute().parents if each.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise RefereeError(f"cannot write {path}: choose another --out, in a folder that you can write")
+    if path.exists() and not is_ours(path):
+        raise RefereeError(f"{path} is there already, and Referee did not draw it: choose another name, or remove it")
+
+
+def is_ours(path: Path) -> bool:
+    """Whether Referee wrote a picture or a film, which it may then replace."""
+    mark = b"\x07referee" if path.suffix == ".rrd" else MARK.encode()
+    with path.open("rb") as file:
+        if path.suffix == ".mp4":  # says it at its end
+            file.seek(max(0, path.stat().st_size - MARKED_WITHIN))
+        return mark in file.read(MARKED_WITHIN)
 
 
 GREEN, GREY = (22, 130, 62), (90, 94, 100)
@@ -30,6 +44,11 @@ GREEN, GREY = (22, 130, 62), (90, 94, 100)
 
 def atomic_save(image: Image.Image, path: Path, **options: Any) -> None:
     """Save beside the goal and rename, so that a killed run leaves no half picture."""
+    if path.suffix.lower() == ".png":
+        options["pnginfo"] = PngInfo()
+        options["pnginfo"].add_text("Software", MARK)
+    elif path.suffix.lower() == ".gif":
+        options["comment"] = MARK
     with replacing(path, sync=False) as temporary:
         image.save(temporary, **options)
 
@@ -53,12 +72,14 @@ def enlarged(frame: np.ndarray, pixels: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize((round(width * factor), round(height * factor))))
 
 
-def scaled(image: np.ndarray, size: int) -> np.ndarray:
-    """uint8[size,size,3]: a picture scaled to a square, each new pixel the mean of those that it covers."""
-    if image.shape[:2] == (size, size):
+def scaled(image: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
+    """uint8[H,W,3]: a picture scaled to a square, or to (height, width); each new pixel the mean of those it covers."""
+    height, width = (size, size) if isinstance(size, int) else size
+    if image.shape[:2] == (height, width):
         return image
-    method = Image.Resampling.BOX if min(image.shape[:2]) >= size else Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(image).resize((size, size), method))
+    smaller = image.shape[0] >= height and image.shape[1] >= width
+    method = Image.Resampling.BOX if smaller else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(image).resize((width, height), method))
 
 
 def banner(frame: np.ndarray, text: str, colour: tuple[int, int, int] = INK) -> np.ndarray:

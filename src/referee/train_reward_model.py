@@ -112,22 +112,25 @@ def options_of(arguments: argparse.Namespace) -> TrainOptions:
 
 def run(arguments: argparse.Namespace, console: Console) -> None:
     """Write pictures where they are asked for, and train."""
-    from referee import cpu
-    from referee.runners.rundir import locked
+    from referee import cpu, printing
+    from referee.runners.rundir import RESULT, locked
     from referee.runners.train_reward import train_and_calibrate
     from referee.training.debug import save_positives
     from referee.training.recipe import check_paths
 
     options = options_of(arguments)
     check_paths(options)
+    if (options.output / RESULT).exists() or (options.output / "checkpoints").exists():  # as RLinf's script does
+        console.print(f"note: the earlier training in {options.output} is replaced", highlight=False, soft_wrap=True)
     if arguments.visualize_positive:
         folders = (arguments.positive_dir, arguments.negative_dir)
         count = save_positives(folders, arguments.image_key, arguments.vis_output_dir)
         console.print(f"{count} success frames as pictures in {arguments.vis_output_dir}", highlight=False)
     cpu.cap_if_needed()
     with locked(options.output, fix="choose another --log-path"):
-        artifact = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
-    console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
+        trained = train_and_calibrate(options, console, target=arguments.target_episode_fpr)
+    printing.calibration(trained.choice, console)
+    console.print(f"artifact {trained.folder}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,12 @@ def test_placeholders_are_clear_errors_until_set() -> None:
         check(config)
 
 
+def test_the_length_of_a_registered_environment_is_left_to_it() -> None:
+    config = load("gym_rlpd_mlp", ["env.train.id=FetchReach-v4", "algorithm.demos.path=x"]).config
+    says = "episodes end when the truth says success for 5 steps in a row, or as registered"
+    assert ending(config) == says
+
+
 @pytest.mark.parametrize(
     ("more", "truth", "model", "says"),
     [

@@ -95,6 +95,7 @@ def test_the_nearest_divisor(samples: int) -> None:
     assert all(ratio <= max(each / target, target / each) for each in range(1, samples + 1) if samples % each == 0)
 
 
+@pytest.mark.alone
 def test_a_number_beyond_all_measure_does_not_hang() -> None:
     for samples in (10**30, 10**30 + 57, 10**400):
         began = time.perf_counter()

@@ -252,6 +252,7 @@ def test_loading_is_deterministic_and_warns_of_nothing(mine: Callable[[str], str
         assert load(name, ["runner.seed=1"]) == load(name, ["runner.seed=1"])
 
 
+@pytest.mark.alone
 def test_loading_is_fast() -> None:
     """The aim is half a second with imports; the bound leaves room for a busy machine."""
     code = """

@@ -50,6 +50,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("place", ["file", "group"])
+@pytest.mark.alone
 def test_bombs_are_refused_in_one_line(tmp_path: Path, name: str, place: str) -> None:
     text, reason = BOMBS[name]
     (tmp_path / "world").mkdir()

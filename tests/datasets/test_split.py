@@ -153,16 +153,24 @@ def test_copies_are_found_by_their_content(train: list[int], val: list[int], lea
         assert_no_leak(sides, [copy])
 
 
-def test_a_split_looks_for_copies() -> None:
-    pieces = [piece(f"e{i}", "01", [10 * i, 10 * i + 1]) for i in range(4)] + [piece("copy", "01", [0, 1])]
-    refused = 0
+def test_copies_stay_on_one_side() -> None:
+    """Under whatever ids, whole or half, and also where one copy leads to the next."""
+    pieces = [piece(f"e{i}", "01", [10 * i, 10 * i + 1]) for i in range(4)]
+    pieces += [piece("copy", "01", [0, 1]), piece("half", "0111", [10, 11, 98, 99]), piece("again", "01", [98, 99])]
+    sides = set()
     for seed in range(40):
-        try:
-            found = split(pieces, val_split=0.4, seed=seed)
-            assert ("e0" in ids(found.val)) == ("copy" in ids(found.val))
-        except RefereeError:
-            refused += 1
-    assert 10 < refused < 38  # 24 expected: 2 of 5 are chosen, one of the pair 3 times in 5
+        found = split(pieces, val_split=0.4, seed=seed)
+        val = ids(found.val)
+        assert ("e0" in val) == ("copy" in val)
+        assert ("e1" in val) == ("half" in val) == ("again" in val)
+        sides |= {("e0" in val, "e1" in val)}
+    assert {(True, False), (False, True)} <= sides and (True, True) not in sides  # that would be five of seven
+
+
+def test_copies_of_one_episode_are_no_data() -> None:
+    same = [piece(name, "0011", [1, 2, 3, 4]) for name in "abc"]
+    with pytest.raises(RefereeError, match="all 3 episodes show the same frames"):
+        split(same, val_split=0.3, seed=0)
 
 
 def test_frames_are_equal_by_their_bytes() -> None:

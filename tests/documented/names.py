@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from tests.synthetic import square_films
 
 from referee.config import PandaEnvConfig
 from referee.envs import make_vec
@@ -63,6 +64,10 @@ def given(stage: Stage) -> dict[str, Any]:
     if YOURS not in gym.registry:
         gym.register(id=YOURS, entry_point=SingleArm, kwargs={"task": "PickCube"})
     page = stage.page
+    if page in ("README.md", "docs/library.md"):
+        seen, new = square_films(24, seed=0), square_films(12, seed=1)
+        names = ("frames", "labels", "episode_of_frame")
+        return dict(zip((*names, *(f"new_{name}" for name in names)), (*seen, *new), strict=True))
     if page == "docs/data.md":
         ids = list(EpisodeStore("data").rows)
         return {"your_gymnasium_env": gym.make(YOURS, render_mode="rgb_array"), "episode_id": ids[0]}

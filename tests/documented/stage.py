@@ -222,7 +222,7 @@ def presses(words: list[str]) -> str:
 def check_extras(words: list[str]) -> None:
     """That pip would find the extras that are named."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    groups = [found[1] for word in words if (found := re.fullmatch(r"(?:\.|referee)\[([^\]]+)\]", word))]
+    groups = [found[1] for word in words if (found := re.fullmatch(r"(?:\.|referee-rl)\[([^\]]+)\]", word))]
     named = [extra for group in groups for extra in group.split(",")]
     assert set(named) <= set(extras), f"pyproject.toml has no extra {set(named) - set(extras)}"
     assert named or words == ["-e", "."], words

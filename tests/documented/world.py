@@ -15,6 +15,7 @@ from tests.documented.smaller import KEYED, PPO, SFT, TRAIN, TWIN
 from tests.documented.typing_person import typing
 from tests.models.tiny_vlm import small_vlm
 
+from episodes.foreign_files import foreign, hil_serl, pa, robomimic
 from referee.cli import main
 from referee.episodes import EpisodeStore
 
@@ -108,6 +109,7 @@ class World:
             "defaults: [panda_ppo_mlp]\ncluster:\n  component_placement: {env: 0-1, reward: 0-0}\n"
         )
         self._films(folder)
+        sources |= self._of_others(folder)
         return {*sources, "answers.jsonl", "mine.yaml", "films", "labels.csv", "frame.png"}
 
     def _films(self, folder: Path) -> None:
@@ -121,6 +123,26 @@ class World:
             rows += [f"take{number},0,3,0", f"take{number},4,5,1"]
         (folder / "labels.csv").write_text("\n".join(rows) + "\n")
         shutil.copy(folder / "films/take0/000.png", folder / "frame.png")
+
+    def _of_others(self, folder: Path) -> dict[str, Path]:
+        """Recordings as other tools write them."""
+        sparse = pa.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0], pa.float32())
+        made = {
+            "lerobot_data": foreign(folder / "lerobot_data", **{"next.reward": sparse}),
+            "image.hdf5": robomimic(folder / "image.hdf5", final=True, rewards=[0, 0, 1]),
+            "classifier_data": folder / "classifier_data",
+            "takes": folder / "takes",
+            "pictures": folder / "pictures",
+        }
+        hil_serl(folder / "classifier_data/lift_200_success_images_2026.pkl", 200, pixels=32)
+        hil_serl(folder / "classifier_data/lift_failure_images_2026.pkl", 20, pixels=32)
+        (folder / "hil_serl.csv").write_text("episode,success\n*success*,1\n*failure*,0\n")
+        shutil.copytree(folder / "films", folder / "pictures")
+        for take in sorted((folder / "films").iterdir()):
+            first, *rest = [Image.open(path) for path in sorted(take.iterdir())]
+            (folder / "takes").mkdir(exist_ok=True)
+            first.save(folder / "takes" / f"{take.name}.gif", save_all=True, append_images=rest, duration=100)
+        return made
 
 
 def made_by_tutorials() -> set[str]:

@@ -58,6 +58,37 @@ class PointReach(gym.Env[dict[str, np.ndarray], np.ndarray]):
         return observation
 
 
+class PointPixels(PointReach):
+    """One whose pictures lie in a dict within the observation, as in gym-hil and LeRobot's environments."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        picture = gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+        point = gym.spaces.Box(-2, 2, (2,), np.float64)
+        self.observation_space = gym.spaces.Dict(
+            {"pixels": gym.spaces.Dict({"front": picture, "wrist": picture}), "agent_pos": point}
+        )
+
+    def _observation(self) -> dict[str, Any]:
+        picture = self.render()[:, ::2]
+        return {"pixels": {"front": picture, "wrist": 255 - picture}, "agent_pos": self.point.copy()}
+
+
+class Undrawn(PointReach):
+    """One whose drawing needs a package that is not installed, as Gymnasium's own ones do without pygame."""
+
+    def render(self) -> np.ndarray:
+        raise gym.error.DependencyNotInstalled("pygame is not installed")
+
+
+def draw(env: gym.Env[Any, Any]) -> dict[str, np.ndarray]:
+    """Two pictures of one's own: what render() shows, and its negative."""
+    world: Any = env.unwrapped
+    world.drawn = getattr(world, "drawn", 0) + 1
+    picture = world.render()[:, ::2]
+    return {"plain": picture, "negative": 255 - picture}
+
+
 class Restless(PointReach):
     """One that forgets its seed: an episode is never repeated."""
 
@@ -71,4 +102,6 @@ class Restless(PointReach):
 
 gym.register("PointReach-v0", PointReach, max_episode_steps=20)
 gym.register("PointCameras-v0", PointReach, max_episode_steps=20, kwargs={"cameras": True})
+gym.register("PointPixels-v0", PointPixels, max_episode_steps=20)
+gym.register("Undrawn-v0", Undrawn, max_episode_steps=4)
 gym.register("Restless-v0", Restless, max_episode_steps=5)

@@ -1,6 +1,7 @@
 """Any Gymnasium id under the contract: the conformance suite, and what is particular to other people's worlds."""
 
 import os
+import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from referee.config.gym import ArgumentConfig, CustomEnvConfig, GymEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.conformance import Conformance
-from referee.envs.gym.env import processes
+from referee.envs.gym.env import find_spec, processes
+from referee.envs.gym.share import flat
 from referee.errors import RefereeError
+from referee.pictures import scaled
 
 HERE = str(Path(__file__).parent)
 POINT = "own_worlds:PointReach-v0"
@@ -39,6 +42,11 @@ class TestConformanceInOneProcess(Conformance):
 class TestConformanceOfNamedCameras(Conformance):
     def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
         return point(num_envs, obs_mode, id="own_worlds:PointCameras-v0", **options)
+
+
+class TestConformanceOfDrawnImages(Conformance):
+    def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        return point(num_envs, obs_mode, images="own_worlds:draw", **options)
 
 
 @pytest.mark.slow
@@ -105,6 +113,56 @@ def test_named_cameras_are_cameras() -> None:
         observation["main_images"].astype(int) + observation["extra_view_images"][:, 0], 255, atol=1
     )
     assert observation["states"].shape == (2, 7)
+
+
+def test_a_function_draws_its_cameras_when_they_are_asked_for() -> None:
+    env = point(2, images="own_worlds:draw", cameras=("negative", "plain"))
+    assert env.cameras == ("negative", "plain") and env.reset(seed=1)[0].keys() == {"states"}
+    worlds = [slot.env.unwrapped for slot in env._vec.envs[0]._slots]  # type: ignore[attr-defined]
+    drawn = [world.drawn if hasattr(world, "drawn") else 0 for world in worlds]
+    env.step(np.zeros((2, 3), np.float32))
+    assert [getattr(world, "drawn", 0) for world in worlds] == drawn  # a step draws nothing
+    pictures = env.render_cameras(np.array([1]))
+    assert getattr(worlds[1], "drawn", 0) == drawn[1] + 1 and getattr(worlds[0], "drawn", 0) == drawn[0]
+    shown = scaled(worlds[1].render()[:, ::2], 32)
+    np.testing.assert_array_equal(pictures["extra_view_images"][0, 0], shown)
+    np.testing.assert_allclose(pictures["main_images"][0].astype(int), 255 - shown.astype(int), atol=1)
+    with pytest.raises(RefereeError, match=r"images draws no camera 'wrist'.* plain, negative"):
+        point(1, images="own_worlds:draw", cameras=("wrist",))
+
+
+def test_cameras_in_a_dict_within_the_observation_keep_their_names() -> None:
+    env = point(1, id="own_worlds:PointPixels-v0")
+    states = env.reset(seed=3)[0]["states"]
+    assert env.cameras == ("front", "wrist") and states.shape == (1, 2)
+    pictures = env.render_cameras()
+    np.testing.assert_allclose(
+        pictures["main_images"][0] + pictures["extra_view_images"][0, 0].astype(int), 255, atol=1
+    )
+
+
+def test_an_environment_that_cannot_draw_is_known_from_the_start() -> None:
+    env = point(1, id="own_worlds:Undrawn-v0")
+    assert env.cameras == () and not env.can_film
+    with pytest.raises(RefereeError, match=r"draws no pictures \(pygame is not installed\): env\.\*\.cameras"):
+        point(1, id="own_worlds:Undrawn-v0", cameras=("render",))
+
+
+def test_names_that_stand_twice_are_told_apart() -> None:
+    nested = {"left": {"image": 1, "depth": 2}, "right": {"image": 3}, "state": 4}
+    assert flat(nested) == {"left.image": 1, "depth": 2, "right.image": 3, "state": 4}
+
+
+def test_how_to_draw_is_decided_before_a_suite_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr("referee.envs.gym.share.find_library", lambda name: name == "EGL")
+    lines = ["import os, gymnasium", "SEEN = os.environ.get('MUJOCO_GL')", "from own_worlds import PointReach"]
+    lines.append("gymnasium.register('Early-v0', PointReach)")
+    (tmp_path / "early_world.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    find_spec("early_world:Early-v0")
+    assert sys.modules["early_world"].SEEN == "egl"
 
 
 def test_the_last_picture_is_the_last_state_even_if_it_is_asked_for_late() -> None:

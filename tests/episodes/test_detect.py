@@ -11,8 +11,9 @@ from PIL import Image
 
 from episodes.examples import assert_same, make_episode
 from referee.episodes import Episode, EpisodeError, EpisodeStore
-from referee.episodes.formats import hdf5, lerobot, media, native
-from referee.episodes.formats.detect import read_any
+from referee.episodes.collection import open_sink
+from referee.episodes.formats import lerobot, native
+from referee.episodes.formats.detect import read_any, read_named
 from referee.episodes.formats.npy import NpyWriter
 from referee.episodes.formats.pickled import EpisodePickleWriter, FramesPickleWriter, write_data
 
@@ -77,7 +78,7 @@ def test_a_broken_file_ends_a_folder(tmp_path: Path) -> None:
         next(found)
 
 
-def test_pictures_films_and_hdf5_take_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_take_labels(tmp_path: Path) -> None:
     for index in range(3):
         path = tmp_path / "pictures" / "run_1" / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +91,6 @@ def test_pictures_films_and_hdf5_take_labels(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "pictures" / "run_1" / "1.png").write_bytes(b"broken")
     assert "1.png" in refused(tmp_path / "pictures")
 
-    asked: list[tuple[object, ...]] = []
-    for module in (media, hdf5):
-        monkeypatch.setattr(module, "read", lambda *given: iter([asked.append(given) or make_episode(2)]))  # type: ignore[func-returns-value]
-    for name in ("a.mp4", "b.hdf5", "c.h5"):
-        (tmp_path / name).touch()
-        one(tmp_path / name, labels=labels)
-        assert asked[-1] == (tmp_path / name, labels)
-
 
 def test_a_lerobot_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "set" / "meta").mkdir(parents=True)
@@ -108,12 +101,61 @@ def test_a_lerobot_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert one(tmp_path).meta.task == one(tmp_path / "set").meta.task == "set"
 
 
-def test_labels_are_refused_where_they_would_not_be_read(tmp_path: Path) -> None:
-    write_data(tmp_path / "data.pkl", [make_episode(2)])
-    store = EpisodeStore(tmp_path / "store")
-    store.append(make_episode(2))
-    for path in (tmp_path / "data.pkl", tmp_path / "store", tmp_path):
-        assert "holds its own labels" in refused(path, labels=tmp_path / "labels.csv")
+def all_formats(root: Path) -> dict[str, tuple[Path, str]]:
+    """The same two episodes in every format that holds labels of its own, and what it calls the second."""
+    episodes = [make_episode(4, pixels=8, id=f"e{i}", success_from=3, seed=i) for i in range(2)]
+    store = EpisodeStore(root / "store")
+    store.append_many(episodes)
+    sinks = {name: open_sink(name, root / name) for name in ("npy", "pickle", "pickle_frames", "lerobot")}
+    for name, sink in sinks.items():
+        for episode in episodes:
+            sink.append(episode)
+        if name == "lerobot":
+            sink.close()  # type: ignore[attr-defined]
+    write_data(root / "data.pkl", episodes)
+    names = {"store": "e1", "npy": "000001", "pickle": "*_1_success", "pickle_frames": "episode_000001", "lerobot": "1"}
+    return {**{name: (root / name, called) for name, called in names.items()}, "data": (root / "data.pkl", "data/1")}
+
+
+@pytest.mark.parametrize("name", ["store", "npy", "pickle", "pickle_frames", "lerobot", "data"])
+def test_every_format_takes_labels(tmp_path: Path, name: str) -> None:
+    """Over the labels that were recorded: frames without a row keep theirs."""
+    source, called = all_formats(tmp_path)[name]
+    labels = tmp_path / "labels.csv"
+    labels.write_text(f"episode,start,stop,success\n{called},1,3,1\n{called},4,5,0\n")
+    first, second = read_any(source, labels=labels)
+    assert first.success is not None and first.success.tolist() == [False, False, False, True, True]
+    assert second.success is not None and second.success.tolist() == [False, True, True, True, False]
+    assert second.meta.extra["success_from"] == "labels labels.csv"
+    labels.write_text(f"episode,start,stop,success\n{called},1,3,1\nstranger,4,5,0\n")
+    with pytest.raises(EpisodeError, match=rf"^{labels}: line 3 is about 'stranger', but the episodes are \S+, \S+$"):
+        list(read_any(source, labels=labels))
+
+
+def test_the_end_of_a_name_must_fit_one_episode(tmp_path: Path) -> None:
+    for kind, success_from in (("positive", 2), ("negative", None)):
+        sink = open_sink("npy", tmp_path / "npy")
+        sink.append(make_episode(2, success_from=success_from))
+        assert (tmp_path / "npy" / kind / "000000.npy").exists()
+    labels = tmp_path / "labels.csv"
+    labels.write_text("episode,frame,success\n000000,1,1\n")
+    message = "line 2 is about '000000', which is both negative/000000 and positive/000000: write more of its path"
+    with pytest.raises(EpisodeError, match=message):
+        list(read_any(tmp_path / "npy", labels=labels))
+    labels.write_text("episode,frame,success\nnegative/000000,1,1\n")
+    negative, positive = read_any(tmp_path / "npy", labels=labels)
+    assert [each.success.tolist() for each in (negative, positive)] == [  # type: ignore[union-attr]
+        [False, True, False], [False, False, True],
+    ]  # fmt: skip
+
+
+def test_names_say_where_an_episode_lies(tmp_path: Path) -> None:
+    EpisodeStore(tmp_path / "day1").append(make_episode(2, id="e0"))
+    write_data(tmp_path / "day2" / "all.pkl", [make_episode(2, seed=i) for i in range(3)])
+    write_data(tmp_path / "one.pkl", [make_episode(2)])
+    names = [name for name, _ in read_named(tmp_path)]
+    assert names == ["day1/e0", "day2/all/0", "day2/all/1", "day2/all/2", "one"]
+    assert [name for name, _ in read_named(tmp_path / "day2" / "all.pkl")] == ["all/0", "all/1", "all/2"]
 
 
 def test_datasets_of_frames_are_no_episodes(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Recording anybody's Gymnasium environment."""
 
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from referee.episodes.gym_recorder import GymRecorder
 from referee.errors import RefereeError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
-import own_worlds  # noqa: F401 - registers its environments
+import own_worlds
 
 
 class _Plain(gym.Env[Any, Any]):
@@ -115,14 +117,37 @@ def test_no_picture_is_refused_at_the_first_reset(tmp_path: Path) -> None:
     assert set(next(iter(EpisodeStore(tmp_path))).observations) == {"states"}
 
 
-def test_what_is_odd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_odd_is_told_at_once_and_counted_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     env = gym.make("PointReach-v0", render_mode="rgb_array")
     with caplog.at_level(logging.WARNING):
         play(GymRecorder(env, tmp_path, images=lambda env: np.zeros((300, 300, 3), np.uint8)), 3)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
+    told = [line for line in caplog.messages if "pictures" in line]
+    assert len(told) == 3
     assert "are 300×300" in told[0] and "image_size=96" in told[0]
-    assert "pictures of main_images are black" in told[1]
+    assert "pictures of main_images are black in episode number 0" in told[1]
+    assert "pictures of main_images are black in 3 of 3 episodes" in told[2]
+
+
+FORGETFUL = """
+import sys
+import gymnasium as gym
+import own_worlds
+from referee.episodes.gym_recorder import GymRecorder
+
+env = GymRecorder(gym.make("PointReach-v0", render_mode="rgb_array"), sys.argv[1], image_size=16)
+for seed in range(3):
+    env.reset(seed=seed)
+    while not env.step(env.action_space.sample())[3]:
+        pass
+"""
+
+
+def test_a_script_that_forgets_to_close_loses_no_episode(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(own_worlds.__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, str(tmp_path / "out")], env={**os.environ, "PYTHONPATH": path}, check=True
+    )
+    assert done.returncode == 0 and len(EpisodeStore(tmp_path / "out", create=False)) == 3
 
 
 def test_pictures_of_different_size_need_a_size(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from referee.episodes import EpisodeError
+from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.hdf5 import read
 
 h5py = pytest.importorskip("h5py")
@@ -68,17 +69,17 @@ def test_demos_in_the_order_of_their_numbers_with_labels(tmp_path: Path) -> None
             demo(file.require_group("data"), f"demo_{k}", first=k)
     labels = tmp_path / "l.csv"
     labels.write_text("episode,start,end,success\ndemo_10,3,4,1\n")
-    second, tenth = read(path, labels)
+    second, tenth = read_any(path, labels=labels)
     assert (second.meta.extra["name"], tenth.meta.extra["name"]) == ("demo_2", "demo_10")
     assert second.success is None and tenth.success is not None
     assert tenth.success.tolist() == [False, False, False, True, True]
     assert tenth.observations["states"][0, 0] == 10
     labels.write_text("episode,frame,success\ndemo_3,1,1\n")
     with pytest.raises(EpisodeError, match=r"l\.csv: line 2 is about 'demo_3', but the episodes are demo_2, demo_10"):
-        read(path, labels)
+        read_any(path, labels=labels)
     labels.write_text("episode,frame,success\ndemo_2,5,1\n")
     with pytest.raises(EpisodeError, match=r"l\.csv: line 2 is about frame 5 of 'demo_2', whose frames are 0 to 4"):
-        list(read(path, labels))
+        list(read_any(path, labels=labels))
 
 
 def test_cameras_can_be_chosen(tmp_path: Path) -> None:
@@ -211,3 +212,27 @@ def test_no_bytes_can_do_more_than_be_refused(tmp_path_factory: pytest.TempPathF
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
     with contextlib.suppress(EpisodeError):  # anything else that is raised fails the test
         list(read(path))
+
+
+def test_the_task_is_carried_over(tmp_path: Path) -> None:
+    def describe(group: Any) -> None:
+        group.parent.attrs["env_args"] = '{"env_name": "Lift", "type": 1}'
+        group.parent.attrs["problem_info"] = '{"language_instruction": "lift the cube"}'
+
+    (episode,) = read(make(tmp_path / "a.hdf5", describe))
+    assert (episode.meta.task, episode.meta.description) == ("Lift", "lift the cube")
+
+    def describe_each(group: Any) -> None:
+        describe(group)
+        group.attrs["ep_meta"] = '{"lang": "lift it higher"}'
+
+    (episode,) = read(make(tmp_path / "b.hdf5", describe_each))
+    assert episode.meta.description == "lift it higher"
+
+    def babble(group: Any) -> None:
+        group.parent.attrs["env_args"] = "{broken"
+        group.parent.attrs["problem_info"] = 3
+        group.attrs["ep_meta"] = "[1]"
+
+    (episode,) = read(make(tmp_path / "c.hdf5", babble))
+    assert (episode.meta.task, episode.meta.description) == ("", "")

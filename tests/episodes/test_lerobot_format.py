@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes.examples import assert_same, episodes, make_episode
+from episodes.foreign_files import foreign
 from referee.episodes import Episode, EpisodeError
 from referee.episodes.formats import lerobot_writer
-from referee.episodes.formats.frames import encode_picture
 from referee.episodes.formats.lerobot import LeRobotWriter, read
 from referee.errors import MissingDependency
 
@@ -200,59 +200,6 @@ def test_one_episode_has_the_quantiles_of_numpy(tmp_path: Path) -> None:
 
 
 # --- datasets of others ---
-
-
-def foreign(root: Path, *, film: bool = False, **columns: Any) -> Path:
-    """Two episodes of three frames, as others write them: no final state, none of our columns."""
-    frames = np.arange(6)
-    rows: dict[str, Any] = {
-        "observation.state": pa.array([[float(i), 0.5] for i in frames], pa.list_(pa.float32(), 2)),
-        "action": pa.array([[float(i)] * 2 for i in frames], pa.list_(pa.float64())),
-        "next.reward": pa.array(frames / 10, pa.float32()),
-        "next.done": pa.array(frames % 3 == 2),
-        "next.success": pa.array(frames % 3 == 2),
-        "timestamp": pa.array(frames % 3 / 5, pa.float32()),
-        "frame_index": pa.array(frames % 3),
-        "episode_index": pa.array(frames // 3),
-        "index": pa.array(frames),
-        "task_index": pa.array(frames // 3),
-        **columns,
-    }
-    features: dict[str, Any] = {
-        key: {"dtype": str(np.asarray(column.flatten() if hasattr(column.type, "value_type") else column).dtype),
-              "shape": [len(column[0])] if hasattr(column.type, "value_type") else [1], "names": None}
-        for key, column in rows.items()
-    }  # fmt: skip
-    images = np.stack([np.full((16, 16, 3), 30 * i + 20, np.uint8) for i in frames])
-    index: dict[str, Any] = {"episode_index": [0, 1], "length": [3, 3], "data/chunk_index": [0, 0],
-                             "data/file_index": [0, 0], "tasks": [["push"], ["pull"]]}  # fmt: skip
-    key = "observation.images.top"
-    if film:
-        from referee.episodes.formats.frames import FilmWriter
-
-        path = root / f"videos/{key}/chunk-000/file-000.mp4"
-        path.parent.mkdir(parents=True)
-        writer = FilmWriter(path, height=16, width=16, fps=5)
-        writer.write(images)
-        writer.close()
-        index |= {f"videos/{key}/chunk_index": [0, 0], f"videos/{key}/file_index": [0, 0],
-                  f"videos/{key}/from_timestamp": [0.0, 0.6], f"videos/{key}/to_timestamp": [0.6, 1.2]}  # fmt: skip
-    else:
-        struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        rows[key] = pa.array([{"bytes": encode_picture(image), "path": "x.png"} for image in images], struct)
-    features[key] = {"dtype": "video" if film else "image", "shape": [3, 16, 16],
-                     "names": ["channels", "height", "width"]}  # fmt: skip
-    info = {"codebase_version": "v3.0", "fps": 5, "features": features, "robot_type": None,
-            "data_path": lerobot_writer.DATA_PATH, "video_path": lerobot_writer.VIDEO_PATH}  # fmt: skip
-    for name, table in {
-        "data/chunk-000/file-000.parquet": rows,
-        "meta/episodes/chunk-000/file-000.parquet": index,
-        "meta/tasks.parquet": {"task": ["push", "pull"], "task_index": [0, 1]},
-    }.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(table), root / name)
-    (root / "meta/info.json").write_text(json.dumps(info))
-    return root
 
 
 @pytest.mark.parametrize("film", [False, True])

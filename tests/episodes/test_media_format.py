@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from episodes.examples import make_episode
 from referee.episodes import EpisodeError
 from referee.episodes.formats import frames
+from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.frame_labels import FrameLabels
 from referee.episodes.formats.media import read
+from referee.episodes.formats.pickled import write_data
 
 GREYS = [20, 60, 100, 140, 180]
 
@@ -206,6 +209,38 @@ def test_no_bytes_can_do_more_than_be_refused(tmp_path_factory: pytest.TempPathF
     broken.unlink()
 
 
+# --- GIFs ---
+
+
+def gif(path: Path, greys: list[int] = GREYS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first, *rest = [Image.new("RGB", (8, 6), (grey, grey, grey)) for grey in greys]
+    first.save(path, save_all=True, append_images=rest, duration=80)
+    return path
+
+
+def test_a_gif_is_an_episode(tmp_path: Path) -> None:
+    gif(tmp_path / "run_1.gif")
+    gif(tmp_path / "run_2.gif", GREYS[:3])
+    first, second = read_any(tmp_path)
+    assert first.observations["main_images"][:, 0, 0, 0].tolist() == GREYS and first.meta.fps == 12.5
+    assert len(second) == 2 and second.meta.extra["name"] == "run_2"
+    (alone,) = read_any(tmp_path / "run_2.gif")
+    assert alone.meta.extra["name"] == "run_2"
+    (tmp_path / "run_2.gif").write_bytes((tmp_path / "run_1.gif").read_bytes()[:40])
+    with pytest.raises(EpisodeError, match=r"run_2\.gif: "):
+        list(read_any(tmp_path / "run_2.gif"))
+
+
+def test_gifs_beside_other_episodes_are_only_films_of_them(tmp_path: Path) -> None:
+    pictures(tmp_path / "in" / "run")
+    gif(tmp_path / "in" / "film.gif")
+    assert [episode.meta.extra["name"] for episode in read_any(tmp_path / "in")] == ["run"]
+    gif(tmp_path / "out" / "film.gif")
+    write_data(tmp_path / "out" / "data.pkl", [make_episode(2)])
+    assert len(list(read_any(tmp_path / "out"))) == 1
+
+
 # --- labels ---
 
 
@@ -215,12 +250,15 @@ def test_no_bytes_can_do_more_than_be_refused(tmp_path_factory: pytest.TempPathF
         "episode,frame,success\nrun,1,1\nrun,3,true\nrun,4,TRUE\nrun,4,1\n",
         "episode,start,end,success\nrun,1,4,1\nrun,2,2,0\n",
         "episode, frame, start, end, success\nrun,,1,4,1\nrun,2,,,false\n",
+        "episode,start,stop,success\nrun,1,5,1\nrun,2,3,0\n",
+        "episode,start,stop,success\nrun,,,1\nrun,0,1,0\nru*,2,3,0\n",
+        "episode,start,stop,success\nrun,1,,1\nrun,2,3,0\n",
     ],
 )
 def test_frames_and_spans(tmp_path: Path, text: str) -> None:
     pictures(tmp_path / "in" / "run")
     pictures(tmp_path / "in" / "other")
-    other, run = read(tmp_path / "in", labels(tmp_path / "l.csv", text))
+    other, run = read_any(tmp_path / "in", labels=labels(tmp_path / "l.csv", text))
     assert run.success is not None and run.success.tolist() == [False, True, False, True, True]
     assert "success" not in run.meta.extra["missing"]
     assert other.success is None and "success" in other.meta.extra["missing"]
@@ -230,7 +268,7 @@ def test_json_lines(tmp_path: Path) -> None:
     pictures(tmp_path / "run")
     rows = [{"episode": "run", "start": 2, "end": 4, "success": True}, {"episode": "run", "frame": 3, "success": 0}]
     path = labels(tmp_path / "l.jsonl", "\n\n".join(json.dumps(row) for row in rows) + "\n")
-    (run,) = read(tmp_path / "run", path)
+    (run,) = read_any(tmp_path / "run", labels=path)
     assert run.success is not None and run.success.tolist() == [False, False, True, False, True]
 
 
@@ -244,7 +282,15 @@ def test_json_lines(tmp_path: Path) -> None:
         ("l.csv", "episode,frame,success\nrun,-1,1\n", "'-1': frames are whole numbers from 0"),
         ("l.csv", "episode,frame,success\nrun,1.5,1\n", "whole numbers"),
         ("l.csv", "episode,frame,success\nrun,1,maybe\n", "line 2 needs an episode, and a success"),
-        ("l.csv", "episode,success\nrun,1\n", "line 2 needs either a frame, or a start and an end"),
+        ("l.csv", "episode,start,stop,success\nrun,3,3,1\n", "line 2 stops at frame 3, not after its start 3"),
+        (
+            "l.csv",
+            "episode,start,stop,success\nrun,3,6,1\n",
+            "line 2 is about frame 5 of 'run', whose frames are 0 to 4",
+        ),
+        ("l.csv", "episode,start,stop,end,success\nrun,3,5,4,1\n", "line 2 needs a frame, or a start and a stop"),
+        ("l.csv", "episode,stop,success\nrun,3,1\n", "line 2 needs a frame, or a start and a stop"),
+        ("l.csv", "episode,frame,success\nrum*,0,1\n", r"line 2 is about 'rum\*', but the episodes are run"),
         ("l.csv", "run,1,1\n", "its first line must be"),
         ("l.csv", "", "its first line must be"),
         ("l.jsonl", '{"episode": "run", "frame": 1, "success": 1}\n[1]\n', "line 2 is not a JSON object"),
@@ -256,7 +302,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_wrong_labels_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = labels(tmp_path / name, text)
     with pytest.raises(EpisodeError, match=message) as caught:
-        list(read(pictures(tmp_path / "run"), path))
+        list(read_any(pictures(tmp_path / "run"), labels=path))
     assert str(caught.value).startswith(str(path))
 
 

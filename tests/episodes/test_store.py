@@ -111,7 +111,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, pixels: int) -> None:
     assert native.verify(path)
     whole = path.read_bytes()
     header = 8 + int.from_bytes(whole[:8], "little")
-    assert (b"block_sum" in whole[:header]) == (pixels > 4)
+    assert (b"page_sum" in whole[:header]) == (pixels > 4)
     bits = range(0, 8 * len(whole), 31 if pixels == 4 else 9973)
     for bit in bits:
         data = bytearray(whole)

@@ -59,6 +59,19 @@ def _drawing(env: Any, step: Any, frames: list[np.ndarray], action: Any) -> Any:
     return result
 
 
+def test_cameras_of_the_observation_are_scaled_as_by_the_wrapper() -> None:
+    spec = ModelSpec(arch="resnet10", width=8, image_size=PIXELS, cameras=("top", "wrist"), hidden_dim=None)
+    artifact, rules = Artifact(build(spec)), {"mode": "per_step", "reward_type": "continuous", "threshold": 0.0}
+    vector = play(sb3.make_vec_env("PointCameras-v0", artifact, 1, **rules), 20)
+    alone = RewardModelWrapper(gym.make("PointCameras-v0"), artifact, **rules)
+    alone.reset(seed=0)
+    random, box = np.random.default_rng(0), alone.action_space
+    for rewards, _, _ in vector:
+        action = random.uniform(box.low, box.high, (1, 3)).astype(np.float32)[0]
+        assert rewards[0] == pytest.approx(alone.step(action)[1], abs=1e-6)
+    assert np.ptp([rewards[0] for rewards, _, _ in vector]) > 1e-4
+
+
 @pytest.mark.parametrize("mode", ["terminal", "per_step"])
 def test_the_reward_is_what_the_model_says_of_the_state_before_the_reset(artifact: Artifact, mode: str) -> None:
     rules = {"mode": mode, "reward_type": "continuous", "threshold": 0.0}

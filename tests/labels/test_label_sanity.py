@@ -32,9 +32,12 @@ def test_good_labels_are_not_warned_about() -> None:
 @pytest.mark.parametrize(
     ("labels", "line"),
     [
-        ([[-1] * 5], r"^no frame has a label \(5 frames\)$"),
-        ([[0] * 10, [0] * 10], r"^0 of 20 labelled frames \(0.0 %\) are a success: .* success looks like$"),
-        ([[1] * 4], r"^4 of 4 labelled frames \(100.0 %\) are a success: .* failure looks like$"),
+        ([[-1] * 5], r"^no frame has a label \(5 frames\): label them"),
+        (
+            [[0] * 10, [0] * 10],
+            r"^0 of 20 labelled frames \(0.0 %\) are a success: .* success looks like; record or label some$",
+        ),
+        ([[1] * 4], r"^4 of 4 labelled frames \(100.0 %\) are a success: .* failure looks like; record or label some$"),
         ([[0] * 150, [0] * 149 + [1]], r"^only 1 of 300 labelled frames \(0.3 %\)"),
         ([[0] + [1] * 19], r"^as many as 19 of 20 labelled frames \(95.0 %\)"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from referee.metrics import Estimate, bootstrap
-from referee.metrics.intervals import by_episode, episode_draws, percentile_interval, weighted_quantile
+from referee.metrics.intervals import auroc_interval, by_episode, episode_draws, percentile_interval, weighted_quantile
 from referee.metrics.ranking import aurocs
 
 
@@ -66,6 +66,15 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         found = bootstrap(lambda w, v=values: w @ v / w.sum(axis=1), np.repeat(np.arange(60), 5), draws=300, seed=seed)  # type: ignore[misc]
         hits += found.low <= 0 <= found.high
     assert 0.90 <= hits / 200 <= 0.98
+
+
+def test_the_interval_of_an_auroc() -> None:
+    low, high = auroc_interval(0.5, 4, 5)  # by chance its variance is that of Mann and Whitney: (n + m + 1) / 12nm
+    assert (high - low) / 2 / 1.96 == pytest.approx(math.sqrt(10 / 240))
+    low, high = auroc_interval(0.893, 51, 58)  # the example of Hanley and McNeil: a standard error of 0.0325
+    assert (high - 0.893) / 1.96 == pytest.approx(0.0325, abs=5e-5) and 0.893 - low == pytest.approx(high - 0.893)
+    assert auroc_interval(1.0, 3, 3) == (1.0, 1.0) and auroc_interval(0.7, 1, 1) == (0.0, 1.0)
+    assert all(math.isnan(end) for end in (*auroc_interval(math.nan, 3, 3), *auroc_interval(0.7, 3, 0)))
 
 
 def test_percentiles_leave_out_what_does_not_exist() -> None:

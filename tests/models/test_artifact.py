@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -160,7 +161,7 @@ def _flip(path: Path) -> None:
     [
         ("config.json", lambda path: _edit(path, version=2), "version 2"),
         ("config.json", lambda path: _edit(path, version="1"), "no version"),
-        ("config.json", lambda path: _edit(path, sha256=None), "sha256"),
+        ("config.json", lambda path: _edit(path, page_sum=None), "page_sum"),
         ("config.json", lambda path: _edit(path, model={"arch": "vgg"}), "vgg"),
         ("config.json", _cut, "cut off"),
         ("config.json", lambda path: path.write_text("[]"), "cut off"),
@@ -300,3 +301,15 @@ def test_unknown_successes_are_those_beyond_nearly_all_of_validation() -> None:
     assert (again.unknown(features) == reference.unknown(features)).all()
     with pytest.raises(ModelError, match="successes that do not fit"):
         Reference.from_arrays({**reference.arrays(), "success_mean": np.zeros(3, np.float32)})
+
+
+def test_an_artifact_of_older_versions_is_verified_by_its_sha256(tmp_path: Path) -> None:
+    Artifact(build(SPECS["resnet"])).save(tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    digest = hashlib.sha256((tmp_path / "a" / "model.safetensors").read_bytes()).hexdigest()
+    config.pop("checksum"), config.pop("page_sum")
+    (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "sha256": {"model.safetensors": digest}}))
+    Artifact.load(tmp_path / "a")
+    _flip(tmp_path / "a" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model.safetensors: is cut off or has changed"):
+        Artifact.load(tmp_path / "a")

@@ -173,7 +173,7 @@ def test_crop_and_resize_are_of_the_spec() -> None:
         (np.zeros((2, 32, 32, 1), np.uint8), "[n,H,W,3]"),
         (np.zeros((2, 3, 32, 32), np.float32), "colours come last"),
         (np.zeros((32, 32, 3), np.uint8), "[32, 32, 3]"),
-        (np.zeros((2, 64, 64, 3), np.uint8), "resize=bilinear"),
+        (np.zeros((2, 64, 64, 3), np.uint8), "pictures of 64 px with actor.model.image_size=32"),
         (np.zeros((2, 32, 32, 3), np.int64), "int64"),
         (np.zeros((2, 2, 32, 32, 3), np.uint8), "2 of the 1 cameras"),
         ([[1, 2, 3]], "list"),

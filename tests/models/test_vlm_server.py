@@ -89,6 +89,7 @@ def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     assert make_reward_parser()(UNANSWERED)[0] == "invalid"
 
 
+@pytest.mark.alone
 def test_a_server_that_hangs_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a call has failed for good, the others behind it are given up at once."""
     free = threading.Event()

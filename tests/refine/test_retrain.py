@@ -90,6 +90,18 @@ def test_a_fooled_model_is_repaired_and_forgets_nothing(artifact: Artifact) -> N
     assert np.median(new.distance(tricks.images)) < np.median(artifact.distance(tricks.images)), "tricks are known now"
 
 
+def test_frames_of_the_first_training_are_not_compared_on(artifact: Artifact) -> None:
+    """A recording of the training, asked about again, would praise whoever learned it."""
+    known, fresh = frames(256, 0), frames(24, 8)
+    recent = Labelled(
+        np.concatenate([known.images[:40], fresh.images]), np.concatenate([known.labels[:40], fresh.labels])
+    )
+    _, compared = again(artifact, frames(24, 7, trick=True), recent)
+    assert compared.frames == 24
+    _, compared = again(artifact, frames(24, 7, trick=True), Labelled(known.images[:40], known.labels[:40]))
+    assert compared.frames == 0 and not compared.better
+
+
 def test_the_comparison_is_that_of_the_library(artifact: Artifact) -> None:
     recent = frames(24, 8)
     new, compared = again(artifact, frames(24, 7, trick=True), recent)

@@ -61,6 +61,7 @@ def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
+@pytest.mark.alone
 def test_a_pattern_has_a_time_limit_in_any_thread(
     here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

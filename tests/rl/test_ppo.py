@@ -69,10 +69,10 @@ def test_minibatches_cover_every_sample_once() -> None:
     assert seen.tolist() != data.returns.tolist()
 
 
-def collected(num_envs: int = 4, steps: int = 6, horizon: int = 4) -> tuple[Rollout, Policy]:
+def collected(num_envs: int = 4, steps: int = 6, horizon: int = 4, log_std: float = -0.5) -> tuple[Rollout, Policy]:
     env = make_vec(PandaEnvConfig(task="Reach", num_envs=num_envs, max_episode_steps=horizon))
     torch.manual_seed(0)
-    policy = Policy(PolicySpec.of(env, "mlp", (16,), -0.5))
+    policy = Policy(PolicySpec.of(env, "mlp", (16,), log_std))
     rollout = Rollout(env, steps, policy.inputs)
     RolloutWorker(policy, seed=0).collect(EnvWorker(env, seed=0), rollout)
     return rollout, policy
@@ -144,10 +144,11 @@ def test_the_normaliser_learns_only_after_the_update() -> None:
     torch.testing.assert_close(policy.norm.mean, before)
     ppo.update(rollout)
     np.testing.assert_allclose(policy.norm.mean, made.observations["states"].double().mean(dim=0), rtol=1e-6)
-    frozen = ready(policy, normalise_observations=False)
-    before = policy.norm.mean.clone()
-    frozen.update(rollout)
-    torch.testing.assert_close(policy.norm.mean, before)
+    for keeps in ({"normalise_observations": False}, {"freeze_normaliser": True}):
+        frozen = ready(policy, **keeps)
+        before = policy.norm.mean.clone()
+        frozen.update(rollout)
+        torch.testing.assert_close(policy.norm.mean, before)
 
 
 def test_one_flat_adam_is_adam_with_clipping_on_every_parameter() -> None:
@@ -170,12 +171,52 @@ def test_one_flat_adam_is_adam_with_clipping_on_every_parameter() -> None:
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
-def test_kl_stop_ends_the_epochs() -> None:
+def test_an_iteration_ends_where_the_policy_has_moved_too_far() -> None:
     rollout, policy = collected()
-    metrics = ready(policy, target_kl=1e-9, update_epochs=50).update(rollout)
-    assert metrics["kl_stop"] == 1
+    assert ready(policy, target_kl=1e-9, update_epochs=50).update(rollout)["kl_stop"] == 1
     rollout, policy = collected()
     assert ready(policy, target_kl=1e9).update(rollout)["kl_stop"] == 0
+
+
+def test_a_policy_with_little_noise_stays_within_the_trust_region() -> None:
+    """Without one, the same learning rate moves it by many of its standard deviations."""
+    moved = {}
+    for target in (None, 0.01):
+        rollout, policy = collected(log_std=-4.5)
+        ppo = ready(policy, target_kl=target)
+        observations = ppo.prepare(rollout).observations
+        ppo.update(rollout)  # the normaliser learns for the first time
+        for _ in range(3):
+            with torch.no_grad():
+                mean = policy.mean(observations)
+            metrics = ppo.update(rollout)
+            with torch.no_grad():
+                deviations = (policy.mean(observations) - mean) / policy.log_std.exp()
+            moved[target] = float(deviations.square().mean().sqrt())
+    assert moved[0.01] < 0.1 and moved[None] > 0.2
+    assert metrics["lr"] < 3e-4
+
+
+def test_what_moved_far_too_far_is_undone_and_the_rate_falls() -> None:
+    rollout, policy = collected()
+    ppo = PPO(
+        policy, PPOConfig(target_kl=0.01, update_epochs=8),
+        ActorConfig(global_batch_size=12, optim=OptimConfig(lr=0.3)), torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    before = {name: value.detach().clone() for name, value in policy.named_parameters()}
+    metrics = ppo.update(rollout)
+    assert metrics["kl_undone"] and metrics["kl_stop"] and ppo.trust.share == 0.5
+    for name, value in policy.named_parameters():
+        assert torch.equal(value, before[name]) != name.startswith("critic."), name
+    assert ppo.update(rollout)["lr"] == pytest.approx(0.15)
+
+
+def test_the_rate_grows_again_where_the_policy_hardly_moves() -> None:
+    rollout, policy = collected()
+    ppo = ready(policy, target_kl=1e3)
+    ppo.trust.share = 0.5
+    shares = [ppo.update(rollout)["lr"] / 3e-4 for _ in range(5)]
+    np.testing.assert_allclose(shares, [0.5, 0.625, 0.78125, 0.9765625, 1.0])
 
 
 def test_linear_schedule() -> None:

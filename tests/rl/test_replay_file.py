@@ -59,7 +59,7 @@ def test_files_of_before_holds_were_kept_are_read(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     arrays = load_file(path)
     del arrays["held"]
-    save_file(arrays, path, metadata={"sha256": replay_file._digest(arrays)})
+    save_file(arrays, path, metadata={"sha256": replay_file._sha256(arrays)})
     again = make()
     assert ReplayFiles(tmp_path).load(again, marks) == replay.steps
     same(replay, again)

@@ -35,7 +35,8 @@ def record(out: str, *, episodes: int, noise: float, seed: int, id: str = POINT,
     code = main(["run", "gym_collect", f"env.eval.id={id}", "runner.policy=my_policy:towards", "runner.film=false",
                  f"runner.num_episodes={episodes}", f"runner.expert_noise={noise}", f"runner.seed={seed}",
                  "env.eval.num_envs=8", "env.eval.num_processes=1", "env.eval.image_size=32",
-                 f"env.eval.data_collection.save_dir={out}", f"runner.logger.log_path=log_{out}", *extra])  # fmt: skip
+                 f"env.eval.data_collection.save_dir={out}", f"runner.logger.log_path=log_{out}_{seed}",
+                 *extra])  # fmt: skip
     assert code == 0
     return EpisodeStore(Path(out), create=False)
 
@@ -43,7 +44,7 @@ def record(out: str, *, episodes: int, noise: float, seed: int, id: str = POINT,
 def test_as_many_episodes_are_recorded_as_were_asked_for() -> None:
     store = record("twenty", episodes=20, noise=0.5, seed=0)
     assert len(store) == 20
-    assert json.loads(Path("log_twenty/result.json").read_text())["episodes"] == 20
+    assert json.loads(Path("log_twenty_0/result.json").read_text())["episodes"] == 20
     counts = np.bincount([episode.meta.env for episode in store], minlength=8)
     assert counts.tolist() == [3, 3, 3, 3, 2, 2, 2, 2]
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,39 @@ def test_episodes_of_training_are_refused(world: Path, capsys: pytest.CaptureFix
     assert json.loads((tmp_path / "metrics.json").read_text())["counts"]["episodes"] == 8
     assert main(["audit", model, data, "--out", str(tmp_path), "--allow-training-episodes"]) == 0
     assert json.loads((tmp_path / "metrics.json").read_text())["tainted_by_training_episodes"]
+
+
+def test_the_same_films_under_new_ids_are_refused(
+    world: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Imported once more, whole or in half: no id tells it, the frames do."""
+    model, first = str(world / "run/checkpoints/best_model"), EpisodeStore(world / "episodes")
+    trained = set(Artifact.load(Path(model)).provenance["episodes"]["train"])
+    again, half = EpisodeStore(tmp_path / "again"), EpisodeStore(tmp_path / "half")
+    for number, each in enumerate(first):
+        unnamed = replace(each, meta=replace(each.meta, id=f"new{number}" if each.meta.id in trained else each.meta.id))
+        again.append(unnamed)
+        if each.meta.id in trained:
+            half.append(first_half(unnamed))
+    for data, count in (("again", "32 of these 40"), ("half", "32 of these 32")):
+        assert f"trained on {count} episodes (as new0)" in line(capsys, "audit", model, str(tmp_path / data))
+    report = ["--out", str(tmp_path / "report"), "--skip-training-episodes"]
+    assert main(["audit", model, str(tmp_path / "again"), *report]) == 0
+    assert "8 of the episodes chose the model" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["compare", model, model, str(tmp_path / "again")]) == 0
+    assert "8 episodes" in capsys.readouterr().out
+    assert "neither model was trained on" in line(capsys, "compare", model, model, str(tmp_path / "half"))
+    assert main(["episodes", "convert", str(world / "episodes"), str(tmp_path / "npy"), "--format", "npy"]) == 0
+    assert "trained on 32 of these 40 episodes" in line(capsys, "audit", model, str(tmp_path / "npy"))
+
+
+def first_half(each: Episode) -> Episode:
+    """Of an episode, the first six states."""
+    assert each.success is not None
+    return Episode(
+        {name: array[:6] for name, array in each.observations.items()},
+        each.actions[:5], each.rewards[:5], each.terminated[:5], np.arange(5) == 4, each.success[:6], meta=each.meta,
+    )  # fmt: skip
 
 
 def test_compare_with_itself_finds_nothing(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,9 +119,25 @@ def test_a_child_that_outlives_a_killed_run_does_not_hold_its_lock(tmp_path: Pat
 def test_a_run_lets_go_of_its_folder_when_it_ends(tmp_path: Path) -> None:
     values = [f"runner.logger.log_path={tmp_path / 'run'}", "runner.max_steps=8", *TINY]
     before = set(rundir._locks)
-    for _ in range(2):
-        train_policy(load("panda_ppo_mlp", values))
+    train_policy(load("panda_ppo_mlp", values))
     assert set(rundir._locks) == before
+    train_policy(load("panda_ppo_mlp", [*values, f"runner.resume_dir={tmp_path / 'run'}"]))
+    assert set(rundir._locks) == before
+
+
+def test_a_second_run_does_not_write_over_the_first(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    values = [f"runner.logger.log_path={run}", "runner.max_steps=8", *TINY]
+    (run / "checkpoints").mkdir(parents=True)  # of one that was killed before it saved anything
+    train_policy(load("panda_ppo_mlp", values))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RefereeError, match=rf"holds the results of a run already: .*runner.resume_dir={run}\)"):
+        train_policy(load("panda_ppo_mlp", values))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    store = tmp_path / "store"
+    (store / "episodes").mkdir(parents=True)
+    with pytest.raises(RefereeError, match="holds recorded episodes"):
+        train_policy(load("panda_ppo_mlp", [f"runner.logger.log_path={store}", *TINY]))
 
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_tags_are_queues_of_their_own(cluster: Cluster) -> None:
     assert [channel.get(tag="a"), channel.get(), channel.get(tag="a"), channel.get()] == [2, 1, 4, 3]
 
 
+@pytest.mark.alone
 def test_time_outs_say_what_did_not_come(cluster: Cluster) -> None:
     channel = cluster.channel("verdicts", capacity=1)
     start = time.monotonic()

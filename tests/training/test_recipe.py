@@ -128,6 +128,7 @@ def test_frozen_encoder_is_warmed_up_encoded_once_and_stays(store: Path, tmp_pat
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.alone
 def test_a_warm_up_counts_as_time_and_not_as_steps(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from referee.datasets.fingerprint import of_artifact
 from referee.datasets.frames import FrameOptions, build_frames
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.episodes.formats.npy import NpyWriter
@@ -180,7 +181,7 @@ def test_refusals(tmp_path: Path) -> None:
     refused("16x16 px", train_data_paths=(good, payload(tmp_path / "large.pt", [0, 1], pixels=16)))
     refused("build both in one go", train_data_paths=(good,),
             val_data_paths=(payload(tmp_path / "larger.pt", [0, 1], pixels=16),))  # fmt: skip
-    refused("4 of 4 different frames", train_data_paths=(good,), val_data_paths=(good,))
+    refused("most frames of episode good are also in", train_data_paths=(good,), val_data_paths=(good,))
     store = filled(tmp_path / "store")
     open_data(DataOptions(data_path=store), tmp_path / "mine")
     refused("frame .* of episode e. and .* more are also in", train_data_paths=(tmp_path / "mine" / "train.pt",),
@@ -223,3 +224,23 @@ def test_pictures_have_the_documented_names(tmp_path: Path) -> None:
     wins = sorted(path.name for path in (tmp_path / "verdict" / "resnet_success").iterdir())
     assert wins[-1] == f"{len(train) - 1:06d}_prob1.0000.png" and len(wins) == 3
     assert (tmp_path / "verdict" / "resnet_fail" / "000000_prob0.0000.png").exists()
+
+
+def test_a_copy_under_another_id_does_not_choose_the_model(tmp_path: Path) -> None:
+    """The files name different episodes, and the frames are the same."""
+    original = episodes()
+    renamed = [replace(each, meta=replace(each.meta, id=f"new{i}")) for i, each in enumerate(original)]
+    fresh = [replace(each, observations={"main_images": 255 - each.view("front")}) for each in renamed]
+    fresh = [replace(each, meta=replace(each.meta, cameras=("front",))) for each in fresh]
+    for name, some in (("a", original), ("b", renamed), ("c", fresh)):
+        build_frames(some, tmp_path / name, FrameOptions(val_split=0))
+    train, copy, other = ((tmp_path / name / "train.pt",) for name in "abc")
+    with pytest.raises(RefereeError, match=r"b/train\.pt: most frames of episode new0 are also in .*a/train\.pt"):
+        open_data(DataOptions(train_data_paths=train, val_data_paths=copy), tmp_path / "out")
+    data = open_data(DataOptions(train_data_paths=train, val_data_paths=other), tmp_path / "out")
+    found = data.provenance()["fingerprint"]
+    seen, chosen = (of_artifact({"fingerprint": found}, side) for side in ("train", "val"))
+    assert seen is not None and chosen is not None
+    pictures = [each.view("front") for each in (renamed[0], fresh[0])]
+    assert [seen.match(each) for each in pictures] == ["equal", ""]
+    assert [chosen.match(each) for each in pictures] == ["", "equal"]

@@ -1,6 +1,7 @@
 """Fine-tuning a vision-language model: loss by hand, exact accumulation and resume, adapters, what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,11 @@ def test_the_documented_command_and_the_audit(
     assert "Does the robot come closer" in (best / "report" / "report.html").read_text()
     assert main(["audit", str(best), str(data / "train" / "segments.jsonl")]) == 2
     assert "was trained on 24 of these 24 episodes" in capsys.readouterr().err
+    shutil.copytree(data, tmp_path / "again")
+    renamed = tmp_path / "again" / "train" / "segments.jsonl"
+    renamed.write_text(renamed.read_text().replace('"episode": "train', '"episode": "new'))
+    assert main(["audit", str(best), str(renamed)]) == 2
+    assert "was trained on 24 of these 24 episodes (as new0)" in capsys.readouterr().err
 
 
 def test_what_each_label_was_taken_for_is_printed_and_logged(

@@ -13,6 +13,8 @@ from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.metrics.calibration import logit, nll, probability, sigmoid
 from referee.metrics.gate import check_gate, gate_level
+from referee.metrics.intervals import auroc_interval
+from referee.metrics.ranking import auroc
 from referee.metrics.rates import wilson
 
 GATES = ((1, 1), (2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 5), (5, 5))
@@ -269,6 +271,9 @@ def _measured(
     met: bool,
 ) -> dict[str, Any]:
     labels, logits = _known(judged)
+    area = auroc(labels, logits)
+    sides = [sum(bool((each.labels == label).any()) for each in judged) for label in (SUCCESS, FAILURE)]
+    low, high = auroc_interval(area, *sides)  # frames of an episode are alike: it counts as one
     expected = (chosen.paid + 1) / (len(failing) + 1)
     notes = []
     if not failing:
@@ -291,7 +296,15 @@ def _measured(
         "success_episodes": len(winning),
         "detected_episodes": chosen.detected,
         "mean_steps_to_detect": chosen.delay if chosen.detected else None,
+        "auroc": _finite(area),
+        "auroc_low": _finite(low),
+        "auroc_high": _finite(high),
         "nll": nll(labels, logits, temperature),
         "nll_uncalibrated": nll(labels, logits),
         "notes": notes,
     }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if np.isfinite(value) else None

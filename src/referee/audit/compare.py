@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from referee.audit.judged import Judged, Scorer, judge
-from referee.audit.measure import trained_on
+from referee.audit.judged import Judged, Scorer, cameras_of, judge, named
+from referee.audit.measure import KnownEpisodes
 from referee.audit.statistics import Operating, Statistics
 from referee.episodes import Episode, EpisodeStore
 from referee.errors import RefereeError
@@ -59,6 +59,8 @@ class Comparison:
     rows: tuple[Difference, ...]
     episodes: int
     names: tuple[str, str] = ("A", "B")
+    notes: tuple[str, ...] = ()
+    """What must be said beside the numbers."""
 
     def __getitem__(self, name: str) -> Difference:
         return next(row for row in self.rows if row.name == name)
@@ -80,7 +82,7 @@ class Comparison:
             better = f"  {row.better} is better" if row.better else ""
             numbers = f"{_number(row.a)}{_number(row.b)}{_number(gap.value, '+', 10)}"
             lines.append(f"{ROWS[row.name][0]:30}{numbers}   {interval}{better}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"warning: {note}" for note in self.notes)])
 
 
 def compare(
@@ -94,7 +96,12 @@ def compare(
     seed: int = 0,
 ) -> Comparison:
     """Two artifacts on episodes that neither was trained on; those that one was are left out for both."""
-    seen = trained_on(a.provenance) | trained_on(b.provenance)
+    both = [(KnownEpisodes.of(each.provenance), cameras_of(each)[0]) for each in (a, b)]
+    seen = {
+        episode.meta.id
+        for episode in named(source)
+        if any(known.match(episode, camera) in ("id", "equal") for known, camera in both)
+    }
     judged = [judge(each, source, labels, skip=lambda id: id in seen) for each in (a, b)]
     if not judged[0]:
         raise RefereeError("there is no episode that neither model was trained on: compare them on others")

@@ -90,22 +90,24 @@ def judge(
     *,
     ablate: bool = False,
     skip: Callable[[str], bool] = lambda id: False,
+    see: Callable[[Episode], object] = lambda episode: None,
     batch_size: int = 256,
 ) -> list[Judged]:
     """Score every episode, one at a time.
 
     labels: words beside the recorded truth; a store's own log unless another is given.
     ablate: also score with each camera's picture replaced by its mean; needs a model with several cameras.
-    skip: ids of episodes to leave out.
+    skip: ids of episodes to leave out. see: called with each of the others.
     """
     cameras = cameras_of(artifact)
     if isinstance(source, EpisodeStore):
         labels = labels or LabelLog.of(source)
     blank = mean_views(source, cameras) if ablate and len(cameras) > 1 else None
-    return [
-        _judge_one(artifact, episode, resolve(episode, labels), cameras, blank, batch_size)
-        for episode in named(source, skip)
-    ]
+    judged = []
+    for episode in named(source, skip):
+        see(episode)
+        judged.append(_judge_one(artifact, episode, resolve(episode, labels), cameras, blank, batch_size))
+    return judged
 
 
 def judge_frames(artifact: Scorer, dataset: RewardBinaryDataset, *, batch_size: int = 256) -> list[Judged]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +14,22 @@ from typing import Any, Literal
 import numpy as np
 
 from referee import files
-from referee.audit.judged import Judged, Scorer, judge, named
+from referee.audit.judged import Judged, Scorer, cameras_of, judge, named, views
 from referee.audit.statistics import BINS, Operating, Statistics
+from referee.datasets.fingerprint import Fingerprint, of_artifact
+from referee.datasets.source import left_out
 from referee.episodes import Episode, EpisodeStore
+from referee.episodes.health import Health
 from referee.errors import RefereeError
 from referee.labels.log import SUCCESS, UNKNOWN, LabelLog
 from referee.metrics.calibration import reliability
 from referee.metrics.intervals import DRAWS, Estimate, episode_draws, percentile_interval
 from referee.metrics.ranking import Curve, auroc, pr_curve, roc_curve
 from referee.metrics.rates import wilson
+from referee.models.doubt import doubt
 
 TrainingEpisodes = Literal["refuse", "skip", "allow"]
+KnownMatch = Literal["id", "equal", "val", "alike", ""]
 POINTS = 200
 """Of a curve, as it is kept and drawn."""
 _COUNTER = re.compile(r"\d{6}|\d{9}")
@@ -87,6 +93,8 @@ def measure(
     said = [*notes]
     if not counts["failing_episodes"]:
         said.append("no audited episode fails: how often failing episodes are paid is not measured")
+    if not estimates["auroc"].low > 0.5:
+        said.append(f"on these episodes it cannot be told from chance: frame AUROC {estimates['auroc']}")
     if counts["unlabelled_states"]:
         said.append(f"{counts['unlabelled_states']} of {counts['states']} states are unlabelled and left out")
     return Metrics(
@@ -112,18 +120,19 @@ def audit(
     """
     if isinstance(source, Iterator):
         raise TypeError("an audit reads the episodes several times: give a store or a sequence")
-    ids = list(source.rows) if isinstance(source, EpisodeStore) else [each.meta.id for each in named(source)]
-    if not ids:
+    known = KnownEpisodes.of(artifact.provenance)
+    matches = {each.meta.id: known.match(each, cameras_of(artifact)[0]) for each in named(source)}
+    if not matches:
         raise RefereeError("there is no episode to audit")
-    seen = trained_on(artifact.provenance) & set(ids)
-    refuse_seen(len(seen), len(ids), next((id for id in ids if id in seen), ""), training_episodes)
+    lost, health = left_out(source), Health()
+    seen = {id for id, match in matches.items() if match in ("id", "equal")}
+    refuse_seen(len(seen), len(matches), min(seen, default=""), training_episodes)
     skip = training_episodes == "skip"
-    judged = judge(artifact, source, labels, ablate=ablate, skip=lambda id: skip and id in seen)
-    tuned = len(trained_on(artifact.provenance, "val") & set(ids))
+    judged = judge(artifact, source, labels, ablate=ablate, skip=lambda id: skip and id in seen, see=health.look)
     return measure(
         judged,
         artifact.calibration,
-        notes=_origins(ids, len(seen), tuned, skip),
+        notes=[*_doubts(artifact), *_origins(matches, known, skip), *lost, *health.picture_warnings()],
         tainted=bool(seen) and not skip,
         draws=draws,
         seed=seed,
@@ -137,32 +146,75 @@ def trained_on(provenance: dict[str, Any], split: str = "train") -> frozenset[st
     return frozenset(str(id) for id in ids if not _COUNTER.fullmatch(str(id)))
 
 
+@dataclass(frozen=True)
+class KnownEpisodes:
+    """What a model was trained and validated on, by ids and by content."""
+
+    train: frozenset[str]
+    val: frozenset[str]
+    train_frames: Fingerprint | None
+    """None in artifacts of older versions."""
+    val_frames: Fingerprint | None
+
+    @classmethod
+    def of(cls, provenance: dict[str, Any]) -> KnownEpisodes:
+        """As an artifact's provenance says."""
+        train, val = (of_artifact(provenance, side) for side in ("train", "val"))
+        return cls(trained_on(provenance), trained_on(provenance, "val"), train, val)
+
+    def match(self, episode: Episode, camera: str) -> KnownMatch:
+        """How an episode is known: by its id or its frames (`equal`), from validation, only alike, or not at all."""
+        if episode.meta.id in self.train:
+            return "id"
+        if self.train_frames is None and self.val_frames is None:
+            return "val" if episode.meta.id in self.val else ""
+        images = views(episode, (camera,), slice(None))[:, 0]
+        match = self.train_frames.match(images) if self.train_frames is not None else ""
+        if match == "equal":
+            return "equal"
+        if episode.meta.id in self.val or (self.val_frames is not None and self.val_frames.holds(images)):
+            return "val"
+        return match
+
+
 def refuse_seen(seen: int, count: int, example: str, what: TrainingEpisodes) -> None:
     """An error where episodes of the training are among those of an audit and nobody asked for it."""
     if seen and what == "refuse":
         raise RefereeError(
             f"the model was trained on {seen} of these {count} episodes (as {example}): audit it on others, "
-            "or leave those out (--skip-training-episodes)"
+            "or leave those out (--skip-training-episodes; in Python, training_episodes='skip')"
         )
     if seen == count and what == "skip":
         raise RefereeError(f"the model was trained on all {count} episodes: audit it on others")
 
 
-def _origins(ids: Sequence[str], seen: int, tuned: int, skip: bool) -> list[str]:
+def _origins(matches: Mapping[str, KnownMatch], known: KnownEpisodes, skip: bool) -> list[str]:
     """What must be said about where the episodes come from."""
-    notes = []
+    notes, count = [], Counter(matches.values())
+    seen = count["id"] + count["equal"]
     if seen and skip:
         notes.append(f"{seen} episodes that the model was trained on are left out")
     elif seen:
-        notes.append(f"the model was trained on {seen} of these {len(ids)} episodes: these numbers prove nothing")
-    if tuned:
+        notes.append(f"the model was trained on {seen} of these {len(matches)} episodes: these numbers prove nothing")
+    if count["val"]:
         notes.append(
-            f"{tuned} of the episodes chose the model, its temperature and its threshold: "
+            f"{count['val']} of the episodes chose the model, its temperature and its threshold: "
             "expect a little less elsewhere"
         )
-    if any(_COUNTER.fullmatch(id) for id in ids):
+    if count["alike"]:
+        alike = next(id for id, match in matches.items() if match == "alike")
+        notes.append(
+            f"{count['alike']} of the episodes (as {alike}) look like episodes of the training: if they are re-encoded "
+            "or resized copies, these numbers prove nothing"
+        )
+    if known.train_frames is None and any(_COUNTER.fullmatch(id) for id in matches):
         notes.append("these episodes have no ids of their own: whether the model was trained on them cannot be told")
     return notes
+
+
+def _doubts(artifact: Scorer) -> list[str]:
+    reason = doubt(getattr(artifact.calibration, "measured", {}), artifact.provenance)
+    return [f"the model: {reason}"] if reason else []
 
 
 def _interval(found: Statistics, name: str, value: float, samples: np.ndarray) -> tuple[float, float]:

@@ -37,6 +37,20 @@ EMBEDDED_STATES = 150_000
 """For the threshold explorer; of more episodes, some are taken evenly."""
 
 
+def earlier(folder: Path) -> str:
+    """What an audit into a folder replaces, in words; empty where there is nothing. A file of others is refused."""
+    card, numbers = folder / "report.html", folder / "metrics.json"
+    if not card.exists() and not numbers.exists():
+        return ""
+    try:
+        values = json.loads(numbers.read_text())
+        return f"an audit of {int(values['counts']['episodes'])} episodes"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RefereeError(
+            f"{card if card.exists() else numbers} is there already, and no audit wrote it: choose another --out"
+        ) from error
+
+
 def write_report(
     path: Path,
     metrics: Metrics,

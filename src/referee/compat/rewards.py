@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from referee import printing
 from referee.compat.configs import SCORES, TRAINS, Cfg, is_cfg, loaded_of, trains
 from referee.compat.images import by_camera, flat, like, rollout_observations
 from referee.compat.models import state_of
@@ -111,7 +112,10 @@ class ConfiguredRewardWorker:
                 "the configuration names nothing to learn from: set reward.data.positive_dir, negative_dir"
             )
         self.init_worker()
-        artifact = train_placed(self._loaded, Console())
+        console = Console()
+        trained = train_placed(self._loaded, console)
+        printing.calibration(trained.choice, console)
+        artifact = trained.folder
         self._manager = RewardManager(artifact)
         last = checkpoint.load(checkpoint.find(artifact.parent.parent))
         self._trained = {name: last[name] for name in checkpoint.DOCUMENTED if name != "model_state_dict"}

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from referee import printing
 from referee.compat.configs import Cfg, is_cfg, loaded_of, tree_of
 from referee.config import Loaded, load
 from referee.config.imports import import_modules
@@ -39,7 +40,10 @@ class FSDPRewardWorker:
         """Train, over all ranks of the placement; the artifact."""
         if self._loaded is None:
             raise RefereeError("FSDPRewardWorker.fit: call init_worker() first")
-        return train_placed(self._loaded, Console())
+        console = Console()
+        trained = train_placed(self._loaded, console)
+        printing.calibration(trained.choice, console)
+        return trained.folder
 
 
 class EmbodiedRunner:

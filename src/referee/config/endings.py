@@ -34,7 +34,7 @@ def ending(config: Config) -> str:
     """Who ends the episodes of a policy's training, in one line."""
     train, reward = config.env.train, config.reward
     assert train is not None
-    last = f"after {train.max_episode_steps} steps"
+    last = "as registered" if train.max_episode_steps is None else f"after {train.max_episode_steps} steps"
     judge = "the truth" if train.terminate_on_success else None
     if reward.use_reward_model and reward.terminate_on == "model":
         judge = "the reward model"

@@ -45,6 +45,10 @@ class GymEnvConfig:
         None,
         "image entries of the observation by name, or `render`; null = all image entries, else render; [] = none",
     )
+    images: str | None = key(
+        None,
+        "module:function(env) that draws pictures when they are asked for: {camera: uint8[H,W,3]}; null = as cameras",
+    )
     image_size: int = key(64, "images are scaled to so many pixels, width and height", low=8, high=1024)
     proprio_size: int | None = key(
         None, "leading entries of the state that the robot measures itself, for policies on images; null = all", low=0

@@ -42,9 +42,16 @@ class PPOConfig:
     value_clip: float | None = key(None, "the same for the value; null = no clipping", low=0)
     value_coef: float = key(0.5, "weight of the value loss", low=0)
     entropy_coef: float = key(0.0, "weight of the entropy bonus", low=0)
-    target_kl: float | None = key(None, "stop an iteration beyond 1.5 times this; null = never", low=0)
+    target_kl: float | None = key(
+        None, "divergence of one iteration, which the learning rate follows; beyond 1.5 times this it stops; 0 = free; "
+        "null = 0.01 where the policy to start from is given, else free", low=0,
+    )  # fmt: skip
     normalise_advantages: bool = key(True, "per minibatch")
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
+    freeze_normaliser: bool | None = key(
+        None, "keep the statistics with which the policy starts; null = where it is given or cloned",
+        only_if="normalise_observations",
+    )  # fmt: skip
     bootstrap_type: str = bootstrap_key()
     critic_warmup: int = key(0, "first iterations, in which only the critic learns: after a change of reward", low=0)
     bc_warmup: BCConfig = key(BCConfig, "warm start by behaviour cloning")

@@ -12,6 +12,7 @@ from referee.config.cluster import several_rewards
 from referee.config.compose import compose
 from referee.config.effects import check_needs, without_effect
 from referee.config.endings import decide
+from referee.config.fine_tuning import decide_fine_tuning
 from referee.config.guides import imply
 from referee.config.interpolate import expand_sections, resolve
 from referee.config.keys import walk
@@ -46,7 +47,7 @@ def load(
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
     leaves = complete(leaves, Config)
     leaves, meant, implied = imply(resolve(leaves, Config), composed.translated)
-    leaves = decide_batch(with_serials(decide(leaves)))
+    leaves = decide_fine_tuning(decide_batch(with_serials(decide(leaves))))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
     notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config)

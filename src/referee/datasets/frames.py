@@ -13,9 +13,10 @@ import numpy as np
 
 from referee import files
 from referee.datasets.payload import PayloadWriter
-from referee.datasets.source import rereadable, resolve
+from referee.datasets.source import left_out, rereadable, resolve
 from referee.datasets.split import GAP, Piece, Split, frame_hashes, order_key, sample_evenly, split
 from referee.episodes import Episode, EpisodeStore
+from referee.episodes.health import Health
 from referee.errors import RefereeError
 from referee.labels import sanity
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN, LabelLog, held_frames
@@ -112,10 +113,12 @@ def build_frames(
     if isinstance(source, EpisodeStore):
         labels = labels or LabelLog.of(source)
         name = name or str(source.root)
+    lost = left_out(source)
     with rereadable(source, folder) as episodes:
-        whole, summaries, counts, held = [], [], np.zeros(3, int), 0
+        whole, summaries, counts, held, health = [], [], np.zeros(3, int), 0, Health()
         for episode in episodes():
             found = resolve(episode, labels)
+            health.look(episode)
             summaries.append(sanity.Summary.of(episode, found))
             counts += [(found == value).sum() for value in (SUCCESS, FAILURE, UNKNOWN)]
             held += int((held_frames(episode) & (found == UNKNOWN)).sum())
@@ -123,7 +126,7 @@ def build_frames(
             whole.append(Piece(episode.meta.id, _sampled(found, options.num_samples_per_episode), hashes))
         if not whole:
             raise RefereeError(f"{name or 'the source'} holds no episodes")
-        suspicions = sanity.warnings(summaries)
+        suspicions = [*lost, *health.picture_warnings(), *sanity.warnings(summaries)]
         for line in suspicions:
             _log.warning("%s", line)
         sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap,

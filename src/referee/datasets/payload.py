@@ -82,6 +82,7 @@ class PayloadWriter:
     """Writes a payload piece by piece: no more than the piece is held in memory."""
 
     def __init__(self, path: Path) -> None:
+        self._path, self._complete = path, False
         self._zip = zipfile.ZipFile(path, "w")
         # The first record of the archive: with this name, and the sizes in 64 bits, its data begins at byte 64.
         self._images = self._zip.open(_entry(_IMAGES), "w", force_zip64=True)
@@ -96,6 +97,8 @@ class PayloadWriter:
         if not self._images.closed:
             self._images.close()
         self._zip.close()
+        if self._complete:
+            checksums.seal_zip(self._path)
 
     def add(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Further samples: uint8[n,V,H,W,3] and their labels."""
@@ -132,6 +135,7 @@ class PayloadWriter:
             ("archive/version", b"3\n"), (_HEADER, text),
         ):  # fmt: skip
             self._zip.writestr(_entry(name), content)
+        self._complete = True
         return full
 
 
@@ -313,7 +317,9 @@ def _open_own(path: Path) -> tuple[_FileRows, list[int], dict[str, Any]] | None:
         return None  # from before zip archives, or broken: torch tells them apart
     except FileNotFoundError as error:
         raise RefereeError(f"{path} is not there") from error
-    except (OSError, ValueError, KeyError, struct.error, TypeError, RecursionError, NotImplementedError) as error:
+    except (
+        OSError, ValueError, KeyError, struct.error, TypeError, RecursionError, NotImplementedError, EOFError
+    ) as error:  # fmt: skip
         raise RefereeError(f"{path}: is broken ({_brief(error)})") from error
 
 

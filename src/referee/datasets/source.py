@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,28 +13,46 @@ import numpy as np
 
 from referee.episodes import Episode, EpisodeStore
 from referee.episodes.formats.detect import read_any
-from referee.episodes.store import EPISODES
+from referee.episodes.store import EPISODES, SHOWN
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog, recorded
 
 
-def open_source(path: Path) -> EpisodeStore | Reread:
-    """An episode store, or files of any format that holds episodes; to be read as often as one likes."""
+def open_source(path: Path, labels: Path | None = None) -> EpisodeStore | EpisodeFiles:
+    """An episode store, or files of any format that holds episodes; to be read as often as one likes.
+
+    labels: a file that labels the frames; see `read_any`.
+    """
     if not path.exists():
         raise RefereeError(f"{path} does not exist")
-    if (path / EPISODES).is_dir():
+    if (path / EPISODES).is_dir() and labels is None:
         return EpisodeStore(path, create=False)
-    return Reread(lambda: read_any(path))
+    return EpisodeFiles(path, labels)
 
 
-class Reread:
-    """Episodes that are read anew at every pass."""
+class EpisodeFiles:
+    """Episodes in files of any format; they are read again at every pass, one at a time."""
 
-    def __init__(self, read: Callable[[], Iterator[Episode]]) -> None:
-        self._read = read
+    def __init__(self, path: Path, labels: Path | None = None) -> None:
+        self.path, self.labels = path, labels
 
     def __iter__(self) -> Iterator[Episode]:
-        return self._read()
+        return read_any(self.path, labels=self.labels)
+
+    def __repr__(self) -> str:
+        return f"EpisodeFiles({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        from referee import notebook
+
+        shown = [episode._repr_html_() for episode in itertools.islice(self, SHOWN)]
+        return notebook.panel(f"Episodes in {self.path}", {}, *shown)
+
+
+def left_out(source: object) -> list[str]:
+    """What to say of the files of a store that cannot be read; nothing of other sources, which end at such a file."""
+    line = source.left_out() if isinstance(source, EpisodeStore) else ""
+    return [line] if line else []
 
 
 def resolve(episode: Episode, labels: LabelLog | None) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,8 @@ def split(
 ) -> Split:
     """A split that depends on the ids and the seed only; both sides hold success and failure, or it is refused.
 
-    Episodes with success, without, and with success only are shared out alike. A single episode is cut: its validation
+    Episodes with success, without, and with success only are shared out alike. Copies of an episode, under whatever
+    ids, go to one side. A single episode is cut: its validation
     side is the stretch whose share of success is most like the whole, with `gap` frames left out around it.
     stretches: several episodes are cut like one where they cannot be shared out with both kinds on both sides.
     without: how one goes without validation, for the refusal; then `val_split` may be 0, and all is for training.
@@ -74,7 +76,10 @@ def split(
     if len(found) == 1:
         result = _cut(found, val_split, seed, gap, without)
     else:
-        val = _choose(found, val_split, seed)
+        groups = copies(found)
+        if len(groups) == 1:
+            raise RefereeError(f"all {len(found)} episodes show the same frames: one of them is all there is to learn")
+        val = _choose(groups, val_split, seed)
         result = Split(
             tuple(piece for piece in found if piece.episode not in val),
             tuple(piece for piece in found if piece.episode in val),
@@ -85,6 +90,25 @@ def split(
         _refuse_one_sided(f"the {name} side of {len(found)} episode{'s' * (len(found) > 1)}", side, words, without)
     assert_no_leak(result.train, result.val)
     return result
+
+
+def copies(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in groups of those that show the same frames, as `assert_no_leak` compares them."""
+    different = [np.unique(piece.hashes) for piece in pieces]
+    places: dict[int, list[int]] = {}
+    leader = list(range(len(pieces)))
+    for index, values in enumerate(different):
+        shared = Counter(other for value in values for other in places.get(int(value), ()))
+        for value in values:
+            places.setdefault(int(value), []).append(index)
+        for other, count in shared.items():
+            if count > max(1, min(len(values), len(different[other])) / 2) and leader[index] != leader[other]:
+                first, second = sorted((leader[index], leader[other]))
+                leader = [first if each == second else each for each in leader]
+    groups: dict[int, list[Piece]] = {}
+    for index, piece in enumerate(pieces):
+        groups.setdefault(leader[index], []).append(piece)
+    return list(groups.values())
 
 
 def assert_no_leak(train: Sequence[Piece], val: Sequence[Piece]) -> None:
@@ -152,36 +176,42 @@ def _refuse_one_sided(name: str, pieces: Sequence[Piece], words: tuple[str, str]
             raise RefereeError(f"{name} has no {word}: record or label more, or take more samples per episode{more}")
 
 
-def _choose(found: Sequence[Piece], val_split: float, seed: int) -> set[str]:
-    """The ids of the validation episodes."""
-    shuffled = sorted(found, key=lambda piece: order_key(seed, piece.episode))
-    kinds: dict[tuple[bool, bool], list[Piece]] = {}
-    for piece in shuffled:
-        kinds.setdefault(_kind(piece), []).append(piece)
+def _choose(groups: Sequence[Sequence[Piece]], val_split: float, seed: int) -> set[str]:
+    """The ids of the validation episodes; what is in one group stays together."""
+    found = {group[0].episode: group for group in groups}
+    kind_of = {
+        name: (any(_kind(each)[0] for each in group), any(_kind(each)[1] for each in group))
+        for name, group in found.items()
+    }
+    shuffled = sorted(found, key=lambda name: order_key(seed, name))
+    kinds: dict[tuple[bool, bool], list[str]] = {}
+    for name in shuffled:
+        kinds.setdefault(kind_of[name], []).append(name)
     # The place of an episode among its kind, in 0..1: in this order each kind comes in equal shares.
-    place = {piece.episode: (rank + 0.5) / len(kind) for kind in kinds.values() for rank, piece in enumerate(kind)}
-    ordered = sorted(shuffled, key=lambda piece: place[piece.episode])
-    quota = min(max(1, round(val_split * len(found))), len(found) - 1)
-    left = [sum(_kind(piece)[index] for piece in found) for index in (0, 1)]
+    place = {name: (rank + 0.5) / len(kind) for kind in kinds.values() for rank, name in enumerate(kind)}
+    ordered = sorted(shuffled, key=lambda name: place[name])
+    count = sum(map(len, groups))
+    quota = min(max(1, round(val_split * count)), count - 1)
+    left = [sum(kind[index] for kind in kind_of.values()) for index in (0, 1)]
     val: dict[str, tuple[bool, bool]] = {}
 
-    def take(piece: Piece) -> bool:
+    def take(name: str) -> bool:
         """Move it to validation, unless training would be left without success or without failure."""
-        kind = _kind(piece)
-        if piece.episode in val or any(left[index] <= kind[index] for index in (0, 1)):
+        kind = kind_of[name]
+        if name in val or any(left[index] <= kind[index] for index in (0, 1)):
             return False
-        val[piece.episode] = kind
+        val[name] = kind
         for index in (0, 1):
             left[index] -= kind[index]
         return True
 
     for index in (0, 1):  # first one with success and one with failure, whatever the quota
         if not any(kind[index] for kind in val.values()):
-            any(take(piece) for piece in ordered if _kind(piece)[index])
-    for piece in ordered:
-        if len(val) < quota:
-            take(piece)
-    return set(val)
+            any(take(name) for name in ordered if kind_of[name][index])
+    for name in ordered:
+        if sum(len(found[each]) for each in val) + len(found[name]) <= quota:
+            take(name)
+    return {piece.episode for name in val for piece in found[name]}
 
 
 def _cut(pieces: Sequence[Piece], val_split: float, seed: int, gap: int, without: str) -> Split:

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from referee import checksums, files
-from referee.datasets.source import rereadable, resolve
+from referee.datasets.source import left_out, rereadable, resolve
 from referee.datasets.split import Piece, assert_no_leak, frame_hashes, order_key, sample_evenly, split
 from referee.episodes import Episode, EpisodeStore
 from referee.episodes.episode import IMAGES, PROGRESS
+from referee.episodes.health import Health
 from referee.errors import RefereeError
 from referee.labels import sanity
 from referee.labels.log import SUCCESS, LabelLog
@@ -164,22 +165,24 @@ def build_windows(
     if isinstance(source, EpisodeStore):
         labels = labels or LabelLog.of(source)
         name = name or str(source.root)
+    lost = left_out(source)
     with (
         files.workspace(root) as temporary,
         rereadable(source, temporary) as episodes,
     ):
         found: dict[str, list[Window]] = {}
         frames: dict[str, Piece] = {}
-        summaries = []
+        summaries, health = [], Health()
         for episode in episodes():
             if episode.meta.id in found:
                 raise RefereeError(f"episode {episode.meta.id} is there twice: give each its own id")
             resolved = resolve(episode, labels)
             summaries.append(sanity.Summary.of(episode, resolved))
+            health.look(episode)
             found[episode.meta.id] = label_windows(episode, resolved, options)
             frames[episode.meta.id] = Piece(episode.meta.id, resolved, frame_hashes(episode.view("main_images")))
         _check_length([len(piece.labels) for piece in frames.values()], options)
-        suspicions = sanity.warnings(summaries)
+        suspicions = [*lost, *health.picture_warnings(), *sanity.warnings(summaries)]
         for line in suspicions:
             _log.warning("%s", line)
         sides = _split(found, frames, options)

@@ -55,6 +55,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     max_episode_steps: int
     proprio_size: int
     """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
+    can_film: bool = True
+    """Whether `render_film` gives pictures."""
     tell_progress: bool = False
     """Set it to get `info["progress"]` f32[n] too, where the world knows how far a state is, in 0..1."""
     step_signals: tuple[str, ...] = ()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from referee.config.collection import DataCollectionConfig
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.recorder import Recorder, Wanted
-from referee.episodes.store import EpisodeStore
+from referee.episodes.store import EpisodeStore, adding_to
 from referee.episodes.writer import Sink
+
+_log = logging.getLogger(__name__)
 
 
 def collecting(
@@ -25,7 +29,7 @@ def collecting(
         )
     return Recorder(
         env,
-        lambda: open_sink(config.export_format, place(config, folder), config),
+        _recording_into(place(config, folder), config),
         meta=Meta(task=task, source=source, rank=rank, fps=env.metadata.get("render_fps")),
         wanted=Wanted(config.only_success, config.target_success, config.target_failure),
         cameras=config.cameras,
@@ -36,6 +40,22 @@ def collecting(
 def place(config: DataCollectionConfig, folder: Path) -> Path:
     """Where the episodes of a run in `folder` go."""
     return Path(config.save_dir) if config.save_dir else folder / "collected_data"
+
+
+def _recording_into(root: Path, config: DataCollectionConfig) -> Callable[[], Sink]:
+    """A function that opens the sink of a run; what is there already is counted aloud, or refused where it cannot be
+    added to."""
+    if config.export_format == "native":
+        return adding_to(root)
+    there = [path for path in root.rglob("*") if path.is_file()] if root.is_dir() else []
+    if there and config.export_format == "lerobot":
+        raise EpisodeError(
+            f"{root} is there already, and a LeRobot dataset cannot be added to: set data_collection.save_dir to a new "
+            "folder, or record native episodes and convert them"
+        )
+    if there:
+        _log.warning("%s holds %d files already: episodes recorded now are added, numbered on", root, len(there))
+    return lambda: open_sink(config.export_format, root, config)
 
 
 def open_sink(export_format: str, root: Path, config: DataCollectionConfig | None = None) -> Sink:

@@ -122,6 +122,15 @@ class Episode:
         """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
+    def views(self) -> dict[str, np.ndarray]:
+        """{camera: uint8[T+1,H,W,3]}; empty where it holds no images."""
+        if "main_images" not in self.observations:
+            return {}
+        extra = self.observations.get("extra_view_images")
+        views = [self.observations["main_images"], *([] if extra is None else extra.swapaxes(0, 1))]
+        named = len(self.meta.cameras) == len(views)
+        return dict(zip(self.meta.cameras if named else [f"view {i}" for i in range(len(views))], views, strict=True))
+
     def view(self, camera: str) -> np.ndarray:
         """The images uint8[T+1,H,W,3] of one camera, by its name (or `main_images`)."""
         if "main_images" not in self.observations:
@@ -131,6 +140,28 @@ class Episode:
         if camera in self.meta.cameras:
             return self.observations["extra_view_images"][:, self.meta.cameras.index(camera) - 1]
         raise EpisodeError(f"episode {self.meta.id} has no camera {camera!r}: it has {', '.join(self.meta.cameras)}")
+
+    def __repr__(self) -> str:
+        cameras = ", ".join(self.views()) or "no images"
+        return f"Episode({self.meta.id!r}, {len(self)} steps, {cameras}, {self._outcome()})"
+
+    def _repr_html_(self) -> str:
+        from referee import notebook  # brings Pillow
+
+        facts = {
+            "task": self.meta.description or self.meta.task,
+            "source": self.meta.source,
+            "steps": len(self),
+            "success": self._outcome(),
+            "cameras": ", ".join(self.views()),
+        }
+        strip = [notebook.picture(notebook.film_strip(list(self.views().values()), self.success))] * bool(self.views())
+        return notebook.panel(f"Episode {self.meta.id}", facts, *strip)
+
+    def _outcome(self) -> str:
+        if self.success is None:
+            return "unlabelled"
+        return f"success from state {int(self.success.argmax())}" if self.success.any() else "no success"
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by their names in a native file."""

@@ -14,9 +14,8 @@ import numpy as np
 from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, channels_last
 from referee.episodes.builder import EpisodeBuilder
 from referee.episodes.episode import Episode, EpisodeError, Meta
-from referee.episodes.image_check import image_fault
 from referee.episodes.recorder import Wanted
-from referee.episodes.store import EpisodeStore
+from referee.episodes.store import adding_to
 from referee.episodes.writer import BackgroundWriter, Sink
 from referee.errors import RefereeError
 from referee.pictures import scaled
@@ -52,7 +51,7 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         wanted: Wanted | None = None,
         capacity: int = 16,
     ) -> None:
-        """sink: folder of an episode store, or a function that opens something else to write to.
+        """sink: folder of an episode store, new or to add to, or a function that opens something else to write to.
 
         success: a key of info, or a function of info; None: `success` or `is_success`, else episodes are unlabelled.
         images: `observation`, `render`, `none`, or a function of the environment that gives a picture [H,W,3] or
@@ -61,13 +60,13 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(env)
         self.wanted = wanted or Wanted()
-        self._open: Callable[[], Sink] = sink if callable(sink) else lambda: EpisodeStore(Path(sink))
+        self._open: Callable[[], Sink] = sink if callable(sink) else adding_to(sink)
         self._success_of, self._images, self._size = success, images, image_size
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         fps = env.metadata.get("render_fps")
         self._name, self._meta = name, meta or Meta(task=name, description=f"{name}.", fps=fps)
         self._layout = self._choose_layout(env)
-        self._capacity, self._episodes = capacity, 0
+        self._capacity, self._episodes, self._unfinished = capacity, 0, 0
         self._writer: BackgroundWriter | None = None
         self._builder: EpisodeBuilder | None = None
         self._success: list[bool | None] = []
@@ -77,7 +76,7 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode; one that is under way is not kept."""
         observation, info = self.env.reset(**kwargs)
-        self._builder = None
+        self._leave()
         if not self.wanted.satisfied:
             state = self._state(observation)
             cameras = self._cameras or ()
@@ -101,11 +100,24 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         """Write what is waiting, then close the environment."""
+        self._leave()
+        if self._unfinished:
+            _log.warning(
+                "%s: %d episodes were left by reset() or close() before they ended, and are not kept: an episode is "
+                "recorded when it is terminated or truncated (gym.make has max_episode_steps)",
+                self._name, self._unfinished,
+            )  # fmt: skip
+            self._unfinished = 0
         try:
             if self._writer is not None:
                 self._writer.close()
         finally:
             super().close()
+
+    def _leave(self) -> None:
+        """Count an episode that is under way, and forget it."""
+        self._unfinished += self._builder is not None and len(self._builder) > 0
+        self._builder = None
 
     # --- success ---
 
@@ -137,10 +149,6 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         return self._builder.build()
 
     def _keep(self, episode: Episode) -> None:
-        fault = image_fault(episode)
-        if fault is not None and fault not in self._warned:
-            self._warned.add(fault)
-            _log.warning("%s: %s (episode %s)", self._name, fault, self._episodes)
         if self.wanted.take(bool(episode.success_once)):
             self._episodes += 1
             if self._writer is None:

@@ -17,6 +17,7 @@ import numpy as np
 from referee import files
 from referee.envs.contract import IMAGES, Observation, RefereeVectorEnv, StepResult
 from referee.episodes.episode import EpisodeError, Meta
+from referee.episodes.health import Health
 from referee.episodes.journal import Journal
 from referee.episodes.recorder import SIGNALS, Wanted, really_taken, step_signal
 from referee.episodes.store import EpisodeStore
@@ -59,7 +60,7 @@ class LiveRecording:
         self._env, self._trust = env, trust_env
         self._meta = replace(meta, description=env.task_description, cameras=tuple(env.cameras),
                              fps=meta.fps or env.metadata.get("render_fps"))  # fmt: skip
-        self._wanted, self._once = wanted, False
+        self._wanted, self._once, self._health = wanted, False, Health()
         self._prepare = prepare
         self._journal: Journal | None = None
         self._number = len(store)
@@ -159,6 +160,8 @@ class LiveRecording:
                 self.give_up()
             self._journal = None
             self.flush()
+            for line in self._health.picture_warnings():
+                _say(f"recorded: {line}")
 
     def _finish(self) -> str:
         journal = self._under_way
@@ -166,6 +169,8 @@ class LiveRecording:
         if self._wanted is None or self._wanted.take(self._once):
             journal.finish()
             self.kept += 1
+            for line in self._health.look(self.store.read(id)):
+                _say(f"recording: {line}")
         else:
             journal.discard()
         return id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, void_steps
 from referee.envs.wrapper import EnvWrapper
 from referee.episodes.episode import GRASP, HELD, IMAGES, INTERVENED, PROGRESS, TASK_SUCCESS, Episode, Meta
+from referee.episodes.store import adding_to
 from referee.episodes.writer import BackgroundWriter, NumberedSink, Sink
 
 SIGNALS = (GRASP, PROGRESS, TASK_SUCCESS)
@@ -73,18 +75,20 @@ class Recorder(EnvWrapper):
     def __init__(
         self,
         env: RefereeVectorEnv,
-        sink: Callable[[], Sink],
+        sink: Path | str | Callable[[], Sink],
         *,
         meta: Meta | None = None,
         wanted: Wanted | None = None,
         cameras: Sequence[str] | None = None,
         capacity: int | None = None,
     ) -> None:
+        """sink: folder of an episode store, new or to add to, or a function that opens something else to write to."""
         super().__init__(env)
         self.wanted = wanted or Wanted()
         self.recorded_cameras = tuple(env.cameras if cameras is None else cameras)
         self._meta = replace(meta or Meta(), description=env.task_description, cameras=self.recorded_cameras)
-        self._open, self._capacity = sink, capacity or env.num_envs
+        self._open: Callable[[], Sink] = sink if callable(sink) else adding_to(sink)
+        self._capacity = capacity or env.num_envs
         self._writer: BackgroundWriter | None = None
         self._steps = np.zeros(env.num_envs, np.int64)
         self._live = np.zeros(env.num_envs, bool)

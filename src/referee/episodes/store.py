@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,11 +20,13 @@ from referee.episodes.episode import Episode, EpisodeError
 from referee.episodes.formats import native
 from referee.episodes.manifest import Row
 
-__all__ = ["EPISODES", "JOURNALS", "LABELS", "MANIFEST", "EpisodeStore", "Row", "new_id"]
+__all__ = ["EPISODES", "JOURNALS", "LABELS", "MANIFEST", "EpisodeStore", "Row", "adding_to", "new_id"]
 
 EPISODES, MANIFEST, LABELS, JOURNALS = "episodes", "manifest.jsonl", "labels.jsonl", "journals"
 STALE_SECONDS = 600
 """Before that, nobody asks whether the writer of a temporary file is still there."""
+SHOWN = 3
+"""Episodes in a notebook."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,14 +56,58 @@ class EpisodeStore:
         self.without_checksum = 0
         """Files of older versions, in which `check` cannot notice every change; counted there."""
         self._verified: set[str] = set()
+        self._reported: set[str] = set()
         self.refresh()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Episode]:
-        """All episodes, each checked byte by byte the first time."""
+        """All episodes that can be read, each checked byte by byte the first time."""
+        if line := self.left_out():
+            _log.warning("%s", line)
         return (self.read(id, verify=True) for id in list(self.rows))
+
+    def __repr__(self) -> str:
+        return f"EpisodeStore({str(self.root)!r}, {len(self)} episodes)"
+
+    def _repr_html_(self) -> str:
+        from referee import notebook  # brings Pillow
+
+        rows = list(self.rows.values())
+        labelled = [row for row in rows if row.success_once is not None]
+        facts = {
+            "episodes": len(rows),
+            "steps": sum(row.steps for row in rows),
+            "with success": f"{sum(bool(row.success_once) for row in labelled)} of {len(labelled)} labelled",
+            "broken files": len(self.broken) or None,
+        }
+        strips = []
+        for row in rows[:: max(1, -(-len(rows) // SHOWN))]:
+            try:
+                episode = self.read(row.id)
+            except EpisodeError as error:
+                strips.append(notebook.panel(f"Episode {row.id}", {"broken": error}))
+                continue
+            views = list(episode.views().values())[:1]
+            strips += [notebook.picture(notebook.film_strip(views, episode.success), row.id)] * bool(views)
+        return notebook.panel(f"Episodes in {self.root}", facts, *strips)
+
+    def left_out(self) -> str:
+        """One line about files that cannot be read, and that a pass over the store leaves out; empty where it was told.
+
+        Whoever reads all episodes tells it; a loop over the store logs it unless that was done.
+        """
+        new = self.broken.keys() - self._reported
+        self._reported |= new
+        if not new:
+            return ""
+        reason, more = next(reason for id, reason in self.broken.items() if id in new), len(new) - 1
+        return (
+            f"{len(new)} of {len(self.broken) + len(self)} episode files cannot be read and are left out: {reason}"
+            f"{f' (and {more} more)' if more else ''}: bring them back from a copy, or move them away "
+            f"(`referee episodes check {self.root}` names each)"
+        )
 
     def path(self, id: str) -> Path:
         """The file of an episode."""
@@ -213,6 +259,26 @@ class EpisodeStore:
             yield
         finally:
             os.close(handle)
+
+
+def adding_to(root: Path | str) -> Callable[[], EpisodeStore]:
+    """A function that opens a store to record into; it makes the folder when it is called.
+
+    Episodes that are there already are counted aloud; a folder that holds something else is refused.
+    """
+    root = Path(root)
+    refuse_foreign(root)
+    if count := sum(path.suffix == native.SUFFIX for path in (root / EPISODES).glob("*")):
+        _log.warning("%s holds %d episodes already: those recorded now are added to them", root, count)
+    return lambda: EpisodeStore(root)
+
+
+def refuse_foreign(root: Path) -> None:
+    """Refuse a folder that holds something else than episodes."""
+    if (root / EPISODES).is_dir() or not root.exists():
+        return
+    if not root.is_dir() or any(not path.name.startswith(".") for path in root.iterdir()):
+        raise EpisodeError(f"{root} holds something else than episodes: name a new folder, or a store to add to")
 
 
 @contextlib.contextmanager

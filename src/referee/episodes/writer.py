@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from referee.episodes.episode import Episode, EpisodeError
+from referee.episodes.health import Health
 
+_log = logging.getLogger(__name__)
 GATHER = 0.02
 """Seconds in which an episode waits for others that end at the same time: the disk takes them in one go for less."""
 
@@ -40,6 +44,7 @@ class BackgroundWriter:
     """A thread that appends to a sink, and bundles what arrives together.
 
     At most `capacity` episodes are handed over and not yet safe; then `put` waits: nothing is lost but time.
+    Pictures that show nothing are told at the first such episode, and counted at the end; so is a single label.
     """
 
     def __init__(self, sink: Sink, *, capacity: int = 16) -> None:
@@ -48,6 +53,7 @@ class BackgroundWriter:
         """Episodes that are safe on disk."""
         self.waited = 0.0
         """Seconds that `put` had to wait for the disk."""
+        self._health = Health()
         self._capacity = capacity
         self._waiting: list[Episode] = []
         self._unsafe = 0  # those that wait, and those that are being written
@@ -58,11 +64,14 @@ class BackgroundWriter:
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="episode-writer", daemon=True)
         self._thread.start()
+        atexit.register(self._at_exit)
 
     def put(self, episode: Episode) -> None:
         """Hand over an episode whose arrays nobody changes any more."""
         if self._closed:
             raise EpisodeError("an episode was handed to a writer that is closed")
+        for line in self._health.look(episode):
+            _log.warning("recording: %s", line)
         with self._settled:
             if self._unsafe >= self._capacity:
                 start = time.perf_counter()
@@ -88,10 +97,23 @@ class BackgroundWriter:
                 self._hurry.set()
                 self._arrived.notify()
             self._thread.join()
+            atexit.unregister(self._at_exit)
             close = getattr(self.sink, "close", None)
             if close is not None and self._error is None:
                 close()
+            self._tell_health()
         self._raise()
+
+    def _at_exit(self) -> None:
+        """Of a program that never calls `close`: what it handed over is not lost."""
+        if self._thread.is_alive():  # not in a child that was forked
+            self.flush()
+            self._tell_health()
+
+    def _tell_health(self) -> None:
+        health = self._health
+        for line in health.warnings() if health.labelled else health.picture_warnings():
+            _log.warning("recorded: %s", line)
 
     def _wait(self, enough: Callable[[], bool]) -> None:
         """Until so many are safe, or none will be any more; whoever waits needs no bundles."""

@@ -28,6 +28,7 @@ from referee.pictures import scaled
 from referee.refine.labellers import LABELLERS, Labeller
 from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards.alarm import Alarm
+from referee.rewards.env_pictures import fitted
 from referee.rewards.scored import ScoredFrames
 from referee.rewards.step_scorer import Rules, StepScorer, truth_of
 from referee.rewards.wrapper import ENV_REWARD, NO_RELABELLING, PROBABILITY, SUCCESS
@@ -57,7 +58,7 @@ class PictureInfo(gym.Wrapper[Any, Any, Any, Any]):
         *,
         every_step: bool = False,
         images: Callable[[Any], Any] | None = None,
-        image_size: int | None = None,
+        image_size: int | tuple[int, int] | None = None,
     ) -> None:
         """every_step: not only at the end of an episode. images: a function of the environment; None: `render()`."""
         super().__init__(env)
@@ -144,7 +145,8 @@ class RewardModelVecEnv(VecEnvWrapper):
         self, i: int, pictures: Mapping[str, np.ndarray] | None, observations: Any, dones: Any, infos: Any
     ) -> np.ndarray:
         """uint8[V,H,W,3]: what the model looks at in the state that environment i was led to."""
-        cameras = self.scorer.artifact.spec.cameras
+        artifact = self.scorer.artifact
+        cameras = artifact.spec.cameras
         if pictures is None:
             seen = infos[i]["terminal_observation"] if dones[i] else _row(observations, i)
             named = {name: self._layout.image(seen, name) for name in self._layout.image_keys}
@@ -154,7 +156,8 @@ class RewardModelVecEnv(VecEnvWrapper):
                 f"no pictures of {', '.join(cameras)}: neither in the observation nor in info; make the environments "
                 "with referee.integrations.sb3.make_vec_env, or put PictureInfo around each"
             )
-        views = np.asarray(select_views({name: image[None] for name, image in pictures.items()}, cameras, None))[0]
+        scaled_pictures = {name: fitted(image[None], artifact.picture_size) for name, image in pictures.items()}
+        views = np.asarray(select_views(scaled_pictures, cameras, None))[0]
         return views if views.ndim == 4 else views[None]
 
 
@@ -175,14 +178,14 @@ def make_vec_env(
     """
     opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
     every = Rules(**rules).every_state
-    make = partial(_make_one, env, dict(env_kwargs or {}), opened.spec.cameras, images, every, opened.spec.image_size)
+    make = partial(_make_one, env, dict(env_kwargs or {}), opened.spec.cameras, images, every, opened.picture_size)
     kind: Any = SubprocVecEnv if subprocesses and n_envs > 1 else DummyVecEnv
     return RewardModelVecEnv(kind([make] * n_envs), opened, **rules)
 
 
 def _make_one(
     env: str | Callable[[], gym.Env[Any, Any]], kwargs: dict[str, Any], cameras: tuple[str, ...],
-    images: Callable[[Any], Any] | None, every_step: bool, image_size: int,
+    images: Callable[[Any], Any] | None, every_step: bool, image_size: tuple[int, int] | None,
 ) -> gym.Env[Any, Any]:  # fmt: skip
     from stable_baselines3.common.monitor import Monitor
 

@@ -21,7 +21,7 @@ from referee.episodes.episode import HELD, Episode, EpisodeError
 from referee.episodes.store import LABELS, EpisodeStore
 
 SUCCESS, FAILURE, UNKNOWN = 1, 0, -1
-SOURCES = ("env", "keyboard", "pose", "rule", "web", "import")
+SOURCES = ("env", "keyboard", "pose", "rule", "web", "import", "file")
 LIVE = ("keyboard",)
 """Sources that speak while the arm moves, and so are late by the time that a person needs to react."""
 Frames = int | tuple[int, int | None] | None

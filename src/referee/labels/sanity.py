@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from referee.episodes.episode import PROGRESS, Episode
+from referee.episodes.health import label_fault, named
 from referee.labels.log import FAILURE, SUCCESS
 
 FEW, MANY = 0.01, 0.9
@@ -55,17 +56,17 @@ def warnings(summaries: Iterable[Summary]) -> list[str]:
     flicker = [each.id for each in found if each.flickers]
     if flicker:
         lines.append(
-            f"labels flip {FLIPS} times or more within {FLIP_FRAMES} frames in {_named(flicker, len(found))}: "
+            f"labels flip {FLIPS} times or more within {FLIP_FRAMES} frames in {named(flicker, len(found))}: "
             "hold success for some steps (success_hold_steps)"
         )
     rest = [each.id for each in found if each.success_at_rest]
     if rest:
-        lines.append(f"success before anything has moved in {_named(rest, len(found))}: is the label about that frame?")
+        lines.append(f"success before anything has moved in {named(rest, len(found))}: is the label about that frame?")
     mixed = [each for each in found if each.inverted is not None]
     inverted = [each.id for each in mixed if each.inverted]
     if 2 * len(inverted) > len(mixed):
         lines.append(
-            f"labels look inverted in {_named(inverted, len(mixed))} with both: "
+            f"labels look inverted in {named(inverted, len(mixed))} with both: "
             "success comes with less progress, or earlier, than failure"
         )
     return [line for line in lines if line]
@@ -77,13 +78,9 @@ def check(pairs: Iterable[tuple[Episode, np.ndarray]]) -> list[str]:
 
 
 def _base_rate(successes: int, known: int, frames: int) -> str:
-    if not known:
-        return f"no frame has a label ({frames} frames)"
+    if fault := label_fault(successes, known, frames):
+        return fault
     share = f"{successes} of {known} labelled frames ({100 * successes / known:.1f} %) are a success"
-    if successes == 0:
-        return f"{share}: a model cannot learn what success looks like"
-    if successes == known:
-        return f"{share}: a model cannot learn what failure looks like"
     if successes < FEW * known:
         return f"only {share}: are the labels right?"
     if successes > MANY * known:
@@ -120,8 +117,3 @@ def _inverted(episode: Episode, labels: np.ndarray) -> bool | None:
     if progress is None or progress.ndim != 1 or not np.isfinite(progress).all():
         progress = np.arange(len(labels))
     return bool(progress[success].mean() < progress[failure].mean())
-
-
-def _named(ids: Sequence[str], total: int) -> str:
-    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    return f"{len(ids)} of {total} episodes ({shown})"

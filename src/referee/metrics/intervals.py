@@ -43,6 +43,19 @@ def percentile_interval(samples: np.ndarray, level: float = 0.95) -> tuple[float
     return float(low), float(high)
 
 
+def auroc_interval(area: float, successes: int, failures: int) -> tuple[float, float]:
+    """95 % interval of an AUROC of so many independent cases of each kind, after Hanley and McNeil (1982).
+
+    Unlike a bootstrap, it stays wide where there are only a few of them.
+    """
+    if math.isnan(area) or not successes or not failures:
+        return math.nan, math.nan
+    first, second = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area) + (successes - 1) * (first - area**2) + (failures - 1) * (second - area**2)
+    reach = 1.96 * math.sqrt(max(spread, 0.0) / (successes * failures))
+    return max(0.0, area - reach), min(1.0, area + reach)
+
+
 def by_episode(
     statistic: Callable[[np.ndarray], np.ndarray], draws: np.ndarray, episode_of_frame: np.ndarray
 ) -> np.ndarray:

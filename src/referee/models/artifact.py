@@ -20,7 +20,8 @@ from safetensors.torch import save_file as save_tensors
 from referee import checksums, files
 from referee.errors import RefereeError
 from referee.models import backends, weights
-from referee.models.contract import ModelError, ModelSpec, RewardModel, Verdict, select_views
+from referee.models.contract import FrameVerdict, ModelError, ModelSpec, RewardModel, Verdict, select_views
+from referee.models.doubt import doubt
 from referee.models.reference import Reference
 from referee.models.registry import build
 
@@ -101,6 +102,49 @@ class Artifact:
         """Of the model."""
         return self.model.spec
 
+    def __repr__(self) -> str:
+        where = "" if self.folder is None else f", {str(self.folder)!r}"
+        named = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"Artifact({named}{where})"
+
+    def _repr_html_(self) -> str:
+        from referee import notebook
+
+        facts: dict[str, object] = {**self._facts(), "folder": self.folder}
+        frames = self.provenance.get("frames")
+        if isinstance(frames, dict):
+            facts["frames"] = ", ".join(f"{name} {count}" for name, count in frames.items())
+        pictures = []
+        if self.reference is not None and len(self.reference.frames):
+            views = list(self.reference.frames.swapaxes(0, 1))
+            pictures = [notebook.picture(notebook.film_strip(views), "frames of training")]
+        return notebook.panel("Reward model", facts, *pictures)
+
+    def _facts(self) -> dict[str, str]:
+        spec, calibration = self.spec, self.calibration
+        chosen = calibration.target_episode_fpr
+        return {
+            "model": f"{spec.model_type} {spec.arch}",
+            "cameras": ", ".join(spec.cameras),
+            "image size": f"{spec.image_size} px",
+            "threshold": f"{calibration.threshold:.3f}",
+            "gate": f"{calibration.gate_k} of {calibration.gate_n}",
+            "calibrated": "no" if chosen is None else f"for an episode false-positive rate of {chosen:g}",
+        }
+
+    @property
+    def doubt(self) -> str:
+        """Why the model may be no better than chance; empty where its validation shows that it is. See `doubt`."""
+        return doubt(self.calibration.measured, self.provenance)
+
+    @property
+    def picture_size(self) -> tuple[int, int] | None:
+        """Height and width of the pictures that it learned from, before it crops and scales them; None if not known."""
+        size, spec = self.provenance.get("picture_size"), self.spec
+        if isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size):
+            return size[0], size[1]
+        return None if spec.crop or spec.resize != "none" else (spec.image_size, spec.image_size)
+
     # --- scoring ---
 
     def logits(self, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> np.ndarray:
@@ -115,12 +159,12 @@ class Artifact:
             return self._scorer.seen(images)
         return self.model.seen(images, batch_size)
 
-    def judge(self, images: np.ndarray | torch.Tensor) -> Verdict:
+    def judge(self, images: np.ndarray | torch.Tensor) -> FrameVerdict:
         """The calibrated verdict on frames."""
         calibration = self.calibration
         return Verdict.of(self.logits(images), temperature=calibration.temperature, threshold=calibration.threshold)
 
-    def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> Verdict:
+    def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> FrameVerdict:
         """The calibrated verdict on observations as environments give them; see `RewardModel.score`."""
         return self.judge(select_views(observations, self.spec.cameras, cameras))
 
@@ -153,8 +197,8 @@ class Artifact:
             save_tensors(state, temporary / MODEL)
             if self.reference is not None:
                 save_arrays(self.reference.arrays(), temporary / REFERENCE)
-            hashes = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
-            config = {"version": VERSION, "model": self.spec.to_json(), "sha256": hashes}
+            sums = {path.name: checksums.page_sum_of(path) for path in sorted(temporary.iterdir())}
+            config = {"version": VERSION, "model": self.spec.to_json(), "page_sum": sums}
             for name, value in (
                 (CONFIG, config), (CALIBRATION, self.calibration.to_json()), (PROVENANCE, self.provenance),
             ):  # fmt: skip
@@ -180,18 +224,18 @@ class Artifact:
         """
         folder = Path(folder)
         place, config = _read_config(folder)
-        hashes = config.get("sha256")
-        if not isinstance(hashes, dict) or MODEL not in hashes:
-            raise ModelError(f"{place / CONFIG}: says no sha256 of {MODEL}")
+        sums = config.get("page_sum", config.get("sha256"))
+        if not isinstance(sums, dict) or MODEL not in sums:
+            raise ModelError(f"{place / CONFIG}: says no checksum (page_sum) of {MODEL}")
         for name in (MODEL, REFERENCE):
-            if name in hashes:
-                _check(place / name, hashes[name])
+            if name in sums:
+                _check(place / name, sums[name])
         spec = spec or _own_spec(place, config)
         calibration = _naming(place / CALIBRATION, lambda: Calibration.from_json(_read_json(place / CALIBRATION)))
         model = build(spec)
         weights.fill(model, weights.read_safetensors(place / MODEL), str(place / MODEL))
         reference = None
-        if REFERENCE in hashes:
+        if REFERENCE in sums:
             tensors = weights.read_safetensors(place / REFERENCE)
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
             reference = _naming(place / REFERENCE, lambda: Reference.from_arrays(arrays))
@@ -304,11 +348,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _check(path: Path, expected: Any) -> None:
     if not path.is_file():
         raise ModelError(f"{path}: is missing")
-    if _digest(path) != expected:
+    older = isinstance(expected, str) and len(expected) == 64
+    if (_sha256(path) if older else checksums.page_sum_of(path)) != expected:
         raise ModelError(f"{path}: is cut off or has changed since it was written (checksum)")
 
 
-def _digest(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

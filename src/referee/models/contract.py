@@ -15,7 +15,7 @@ from referee.metrics.calibration import probability as probability_of
 from referee.models.spec import MAIN_NAMES, ModelError, ModelSpec
 from referee.models.threads import in_threads
 
-__all__ = ["ModelError", "ModelSpec", "RewardModel", "Verdict", "probability_of"]
+__all__ = ["FrameVerdict", "ModelError", "ModelSpec", "RewardModel", "Verdict", "probability_of"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """ImageNet's, of pixels in 0..1."""
@@ -34,11 +34,21 @@ class Verdict:
     success: np.ndarray | None
     """bool[n]: whether the probability reaches the threshold; a gate over time is applied elsewhere."""
 
-    @classmethod
-    def of(cls, logits: np.ndarray, *, temperature: float = 1.0, threshold: float = 0.5) -> Verdict:
+    @staticmethod
+    def of(logits: np.ndarray, *, temperature: float = 1.0, threshold: float = 0.5) -> FrameVerdict:
         """The verdict of a classifier."""
         probability = probability_of(logits, temperature)
-        return cls(logits, probability, probability >= threshold)
+        return FrameVerdict(logits, probability, probability >= threshold)
+
+
+@dataclass(frozen=True)
+class FrameVerdict(Verdict):
+    """The verdict of an image classifier, which has all three."""
+
+    probability: np.ndarray
+    """f32[n] in 0..1, calibrated where there is a calibration."""
+    success: np.ndarray
+    """bool[n]: whether the probability reaches the threshold; a gate over time is applied elsewhere."""
 
 
 class RewardModel(nn.Module):
@@ -120,7 +130,7 @@ class RewardModel(nn.Module):
         """Logits f32[n] and summaries f32[n,e] (`embed`) of frames, both from one pass."""
         return split_seen(self.by_pieces(lambda prepared: joined(self, self.encode(prepared)), images, batch_size))
 
-    def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> Verdict:
+    def score(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> FrameVerdict:
         """What the model says about observations as environments give them, or about {camera: images}.
 
         cameras: names of the views in `main_images` and `extra_view_images`; see `select_views`.
@@ -243,7 +253,7 @@ def _sized(pixels: Tensor, spec: ModelSpec, view: int) -> Tensor:
     if spec.resize == "none":
         raise ModelError(
             f"pictures of {camera} have {pixels.shape[1]}x{pixels.shape[2]} px, but the model takes {side}x{side}: "
-            f"record at that size, or train with image_size={pixels.shape[1]} or resize=bilinear"
+            f"record at that size, or train on pictures of {pixels.shape[1]} px with actor.model.image_size={side}"
         )
     nchw = F.interpolate(_unit(pixels).permute(0, 3, 1, 2), (side, side), mode="bilinear", antialias=True)
     return nchw.permute(0, 2, 3, 1)

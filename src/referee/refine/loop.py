@@ -6,18 +6,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from referee import checksums, files, plain
 from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
+from referee.metrics.calibration import probability
 from referee.models import Artifact
 from referee.refine.book import MINED, Book, Sheet
-from referee.refine.labellers import Labeller
+from referee.refine.labellers import LABELLERS, Labeller
 from referee.refine.retrain import Base, Compared, Labelled, retrain
 from referee.refine.select import Candidates, choose
+from referee.rewards.scored import ScoredFrames
 
 POOL = 4096
 """Judged frames from which questions are chosen, at most."""
@@ -104,27 +106,61 @@ class Round:
         return found | {f"time/refine_{name}": value for name, value in self.seconds.items()}
 
 
+class Scoring(Protocol):
+    """An environment that a model scores: `RewardModelWrapper` and `RewardModelVecEnv` of Stable-Baselines3."""
+
+    def take_scored(self) -> ScoredFrames | None:
+        """A sample of the frames that were scored since the last call."""
+        ...
+
+    def swap(self, artifact: Artifact) -> None:
+        """Let another model score from the next step on."""
+        ...
+
+
 class Refiner:
-    """Refines the model of a run, whose folder it keeps: asked/ (questions and answers), versions/, rounds.jsonl."""
+    """Repairs a reward model with few labels, while a policy trains on it.
+
+    >>> env = RewardModelWrapper(env, model, mode="per_step")
+    >>> refiner = Refiner(model, "refined", "terminal", RefineOptions(budget=96), mode="per_step")
+    >>> for step in range(100_000):
+    ...     env.step(policy(observation))
+    ...     if step % 2048 == 2047:
+    ...         refiner.update(env, step)  # asks, retrains, and swaps the model if the new one is better
+
+    `artifact` is the model that scores now. The folder keeps asked/ (questions and answers), versions/, rounds.jsonl.
+    A loop without the wrapper calls `look` or `watch` with the frames, then `round`.
+    """
 
     def __init__(
         self,
-        artifact: Artifact,
-        folder: Path,
-        labeller: Labeller,
-        options: RefineOptions,
+        artifact: Artifact | Path | str,
+        folder: Path | str,
+        labeller: str | Labeller = "log",
+        options: RefineOptions | None = None,
         *,
-        mode: str,
+        mode: str = "terminal",
         task: str = "",
-        data: Path | None = None,
+        data: Path | str | None = None,
     ) -> None:
-        """mode: `terminal` or `per_step`. data: a folder with the model's train.pt and val.pt, if it names none."""
-        self.artifact, self.options, self.folder = artifact, options, Path(folder)
+        """labeller: `terminal` (a person at the keyboard), `log` (answers come later, through the label log), `truth`
+            (the simulation), or an object with `ask`.
+        mode: what the model scores, as in the wrapper: `terminal` or `per_step`.
+        data: a folder with the model's train.pt and val.pt; None: those that it was trained on.
+        """
+        artifact = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
+        if mode not in ("terminal", "per_step"):
+            raise RefereeError(f"mode is {mode!r}: give terminal or per_step")
+        if isinstance(labeller, str) and labeller not in LABELLERS:
+            raise RefereeError(f"labeller is {labeller!r}: give {', '.join(LABELLERS)}, or an object with ask()")
+        self.artifact, self.folder = artifact, Path(folder)
+        self.options = options = options or RefineOptions()
         self.version = int(artifact.provenance.get("refined", {}).get("version", 0))
         self.book = Book(self.folder / BOOK, artifact.spec.cameras, task=task)
         self.rounds = read_rounds(self.folder)
-        self._base = Base.of(artifact, data)
-        self.labeller, self._mode = labeller, mode
+        self._base = Base.of(artifact, None if data is None else Path(data))
+        self.labeller: Labeller = LABELLERS[labeller]() if isinstance(labeller, str) else labeller
+        self._mode = mode
         self._pool: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]] = []
         self._learned_from = 0
 
@@ -176,6 +212,25 @@ class Refiner:
             self._pool.append((images, summary, probability, truth))
         while sum(len(each[2]) for each in self._pool[1:]) >= POOL:
             self._pool.pop(0)
+
+    def look(self, images: np.ndarray, truth: np.ndarray | None = None) -> None:
+        """The same for frames uint8[n,H,W,3] or uint8[n,V,H,W,3] that are still to be scored."""
+        images = images[:, None] if images.ndim == 4 else images
+        logits, summary = self.artifact.seen(images)
+        self.watch(images, summary, probability(logits, self.artifact.calibration.temperature), truth)
+
+    def update(self, env: Scoring, step: int) -> Round | None:
+        """Watch what an environment scored since the last call, do a round, and swap its model for a better one.
+
+        None where nothing was scored or there is nothing to do. `Round.swapped` says whether the model changed.
+        """
+        frames = env.take_scored()
+        if frames is not None:
+            self.watch(frames.images, frames.summary, frames.probability, frames.truth)
+        done = self.round(step)
+        if done is not None and done.swapped:
+            env.swap(self.artifact)
+        return done
 
     def mine(self, images: np.ndarray, probability: np.ndarray, step: int) -> None:
         """Take frames of a policy's first steps as failures, which nobody is asked about."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from referee.audit.calibrate import TARGET, calibrate, fewest_mistakes
 from referee.audit.judged import Judged, judge_frames
 from referee.datasets.payload import RewardBinaryDataset
+from referee.datasets.split import frame_hashes
 from referee.errors import RefereeError
 from referee.metrics.calibration import nll, probability
 from referee.metrics.ranking import auroc
@@ -154,6 +155,7 @@ def retrain(
     ends: last states of episodes, drawn evenly; the threshold for such states is chosen on them, too.
     """
     began = time.perf_counter()
+    recent = _unseen(recent, base)
     model = copy.deepcopy(artifact.model).train()
     options = FitOptions(
         lr=lr, max_steps=steps, seed=seed, best_metric="train_accuracy", val_check_interval=1_000_000,
@@ -169,6 +171,14 @@ def retrain(
     compared = _compare((artifact, new), judged, recent, mode)
     seconds = {"train": trained - began, "audit": time.perf_counter() - trained}
     return Retrained(new, compared, seconds)
+
+
+def _unseen(recent: Labelled, base: Base) -> Labelled:
+    """The held-out frames that are not frames of the first training: those would praise whoever learned them."""
+    if not len(recent):
+        return recent
+    keep = ~np.isin(frame_hashes(recent.images[:, 0]), base.train.fingerprint.hashes)
+    return Labelled(recent.images[keep], recent.labels[keep])
 
 
 def _validated(artifact: Artifact, base: Base) -> list[Judged]:

@@ -40,6 +40,8 @@ class VerdictPictures:
             numbers = {path: int(match[1]) for path, match in found.items() if match}
             self._files[success] = deque(sorted(numbers, key=lambda path: numbers[path]))
             self._next = max([self._next, *(number + 1 for number in numbers.values())])
+        if count := sum(map(len, self._files.values())):
+            _log.warning("%s holds %d debug pictures already: new ones are numbered on, the oldest go", folder, count)
 
     def choose(self, success: np.ndarray) -> np.ndarray:
         """int[m]: which of the judged frames bool[n] to save: a few of each kind, spread evenly."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ Mode = Literal["per_step", "terminal"]
 RewardType = Literal["binary", "continuous"]
 See = Callable[[np.ndarray], np.ndarray]
 """From ids of environments to their pictures [m,H,W,3] or [m,V,H,W,3]."""
+_log = logging.getLogger(__name__)
 TRUTH_KEYS = ("success", "is_success")
 
 
@@ -102,6 +104,8 @@ class StepScorer:
     def swap(self, artifact: Artifact) -> None:
         """Let another model score from now on, with its own threshold and gate; gates begin again."""
         calibration, rules = artifact.calibration, self.rules
+        if artifact.doubt:
+            _log.warning("the reward model %s: %s", artifact.folder or "given", artifact.doubt)
         self.artifact = artifact
         self.threshold = calibration.threshold_in(rules.mode) if rules.threshold is None else rules.threshold
         self.k, n = rules.gate or (calibration.gate_k, calibration.gate_n)

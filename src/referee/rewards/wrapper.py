@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 
-from referee.envs.contract import VOID, RefereeVectorEnv, void_steps
+from referee.envs.contract import VOID, void_steps
+from referee.envs.gym.share import flat
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
-from referee.models.contract import select_views
-from referee.models.spec import MAIN_NAMES
+from referee.rewards.env_pictures import EnvPictures, Images
 from referee.rewards.scored import ScoredFrames
 from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, truth_of
 
@@ -26,10 +26,6 @@ PROBABILITY = "referee/probability"
 """Info key: the model's probability of success in the state that the step led to."""
 SUCCESS = "referee/success"
 """Info key: whether that is a success, by the threshold, and by the gate over time where every state is judged."""
-
-Images = Literal["observation", "render"] | Callable[[Any], Mapping[str, np.ndarray]] | None
-"""Where pictures come from; a callable gets the env and returns {camera: uint8[n,H,W,3]}, n is 1 for a single env."""
-
 
 NO_RELABELLING = (
     "compute_reward: a reward that a model sees in pictures cannot be computed from goals: train without HER "
@@ -61,7 +57,8 @@ def RewardModelWrapper(
 
     mode … terminate_on_success: see `Rules`.
     images: "observation", "render", or a callable (see `Images`). None takes what there is, in this order: pictures
-        in the observation, `render_cameras` of a `RefereeVectorEnv`, `render()`.
+        in the observation, `render_cameras` of a `RefereeVectorEnv`, `render()`. They are scaled to the size of those
+        that the model learned from, as `GymRecorder(image_size=…)` scales them: the same frame has the same score.
     cameras: names of the views in `main_images` and `extra_view_images`, where the observation has those.
 
     Info keys, beside those of the env: `referee/env_reward`, and where the model was asked (every step, or in terminal
@@ -89,10 +86,13 @@ class _Scoring:
     """What single and vector environments offer about the model that scores them."""
 
     scorer: StepScorer
+    _pictures: EnvPictures
 
     def swap(self, artifact: Artifact | Path | str) -> None:
         """Let another model score from the next step on, e.g. a refined one."""
-        self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
+        opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
+        self._pictures.fit(opened)
+        self.scorer.swap(opened)
 
     def take_scored(self) -> ScoredFrames | None:
         """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
@@ -120,7 +120,7 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
             if isinstance(inner, gym.wrappers.Autoreset):
                 raise RefereeError("the env resets itself inside: put Autoreset around RewardModelWrapper instead")
             inner = inner.env
-        self._pictures = _Pictures(env, env.observation_space, artifact, images, cameras)
+        self._pictures = EnvPictures(env, env.observation_space, artifact, images, cameras)
         self.scorer = StepScorer(artifact, 1, rules)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -164,7 +164,7 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
                 f"{env} does not say when it resets: set env.metadata['autoreset_mode'] (Gymnasium ≥ 1.1)"
             )
         self._autoreset = AutoresetMode(env.metadata["autoreset_mode"])
-        self._pictures = _Pictures(env, env.single_observation_space, artifact, images, cameras)
+        self._pictures = EnvPictures(env, env.single_observation_space, artifact, images, cameras)
         if self._autoreset is AutoresetMode.SAME_STEP and not self._pictures.knows_final:
             raise RefereeError(
                 "the env resets in the same step, so pictures made afterwards show the next episode: put them in the "
@@ -243,101 +243,7 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
         return restarted, _merge(_without(info, rows), news, rows)
 
 
-# --- where pictures come from ---
-
-
 _ALL = np.ones(1, bool)
-
-
-class _Pictures:
-    """Where an environment's pictures come from."""
-
-    def __init__(
-        self,
-        env: Any,
-        space: gym.Space[Any],
-        artifact: Artifact,
-        images: Images,
-        cameras: Sequence[str] | None,
-    ) -> None:
-        self._env, self._wanted, self._cameras = env, artifact.spec.cameras, cameras
-        self._images = images
-        base = env.unwrapped
-        if isinstance(base, RefereeVectorEnv):
-            self._cameras = cameras or base.cameras
-        if callable(images):
-            self._source = "callable"
-        elif images is None:
-            self._source = self._choose(space, base)
-        elif images in ("observation", "render"):
-            self._source = images
-        else:
-            raise RefereeError(f"images is {images!r}: give 'observation', 'render' or a callable")
-        if self._source == "render" and env.render_mode != "rgb_array":
-            raise RefereeError(f"render_mode is {env.render_mode!r}: make the env with render_mode='rgb_array'")
-        self.knows_final = self._source in ("observation", "render_cameras")
-        """Whether the last state can still be seen after a reset in the same step."""
-
-    def now(self, observations: Any, ids: np.ndarray) -> np.ndarray:
-        """Pictures of the present states of some environments."""
-        if self._source == "render_cameras":
-            return self._drawn(ids, final=False)
-        if self._source == "observation":
-            return self._views(observations)[ids]
-        if self._source == "callable":
-            assert callable(self._images)
-            return self._views(self._images(self._env))[ids]
-        frames = self._env.render()
-        frames = frames if isinstance(self._env, gym.vector.VectorEnv) else [frames]
-        if frames is None or any(frame is None for frame in frames):
-            raise RefereeError("render() gave no picture: make the env with render_mode='rgb_array', or give images=")
-        return self._views(np.stack([frames[i] for i in ids]))
-
-    def mixed(self, observations: Any, info: dict[str, Any], ids: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """The same, but the last state where an episode has ended and the next one has begun already."""
-        final = self._final(info, ids[ended])
-        whole = np.empty((len(ids), *final.shape[1:]), final.dtype)
-        whole[ended] = final
-        if not ended.all():
-            whole[~ended] = self.now(observations, ids[~ended])
-        return whole
-
-    def _final(self, info: dict[str, Any], ids: np.ndarray) -> np.ndarray:
-        if self._source == "render_cameras":
-            return self._drawn(ids, final=True)
-        if "final_obs" not in info:
-            raise RefereeError("an episode ended, but info has no final_obs: the env must say how it ended")
-        last = [info["final_obs"][i] for i in ids]
-        if isinstance(last[0], Mapping):
-            return self._views({name: np.stack([each[name] for each in last]) for name in last[0]})
-        return self._views(np.stack(last))
-
-    def _drawn(self, ids: np.ndarray, *, final: bool) -> np.ndarray:
-        base = self._env.unwrapped
-        names = [base.cameras[0] if name in MAIN_NAMES and name not in base.cameras else name for name in self._wanted]
-        drawn = base.render_cameras(ids, final=final, cameras=names)
-        return np.asarray(select_views(drawn, names, names))
-
-    def _views(self, observations: Any) -> np.ndarray:
-        """[n,H,W,3] or [n,V,H,W,3]; what does not fit the model is refused by it."""
-        if isinstance(observations, Mapping):
-            return np.asarray(select_views(observations, self._wanted, self._cameras))
-        return np.asarray(observations)
-
-    def _choose(self, space: gym.Space[Any], base: Any) -> str:
-        if isinstance(space, gym.spaces.Dict):
-            if "main_images" in space.spaces or all(name in space.spaces for name in self._wanted):
-                return "observation"
-        elif isinstance(space, gym.spaces.Box) and len(space.shape) == 3 and space.shape[-1] == 3:
-            return "observation"
-        if isinstance(base, RefereeVectorEnv):
-            return "render_cameras"
-        if self._env.render_mode == "rgb_array":
-            return "render"
-        raise RefereeError(
-            f"no pictures of {', '.join(self._wanted)}: neither in the observation nor by render(); make the env with "
-            "render_mode='rgb_array', or give images="
-        )
 
 
 def _truth(info: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
@@ -352,7 +258,7 @@ def _truth(info: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
 
 def _batched(observation: Any) -> Any:
     if isinstance(observation, Mapping):
-        return {name: np.asarray(value)[None] for name, value in observation.items()}
+        return {name: np.asarray(value)[None] for name, value in flat(observation).items()}
     return np.asarray(observation)[None]
 
 

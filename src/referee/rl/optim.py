@@ -30,9 +30,11 @@ def flatten(parameters: Iterable[nn.Parameter]) -> nn.Parameter:
     return flat
 
 
-def set_rate(optimizers: Iterable[torch.optim.Optimizer], config: OptimConfig, progress: float) -> float:
-    """The learning rate after a share of the run, in 0..1; returns it."""
-    rate = config.lr * (1.0 - progress if config.schedule == "linear" else 1.0)
+def set_rate(
+    optimizers: Iterable[torch.optim.Optimizer], config: OptimConfig, progress: float, *, share: float = 1.0
+) -> float:
+    """The learning rate after a share of the run, in 0..1, times `share`; returns it."""
+    rate = share * config.lr * (1.0 - progress if config.schedule == "linear" else 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -17,6 +17,7 @@ from referee.rl.gradient import HandGradient
 from referee.rl.optim import DivergedError, flatten, set_rate, step
 from referee.rl.policy import Policy, Tensors
 from referee.rl.rollout import Rollout
+from referee.rl.trust import TrustRegion
 
 
 class PPO:
@@ -33,6 +34,7 @@ class PPO:
         self._by_hand = HandGradient(policy, config, self._batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
         self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
+        self.trust = TrustRegion(self._acting, config.target_kl) if config.target_kl else None
 
     def update(self, rollout: Rollout, *, progress: float = 0.0, critic_only: bool = False) -> dict[str, float]:
         """Learn from one rollout.
@@ -43,23 +45,30 @@ class PPO:
         config, actor = self.config, self.actor
         if len(versions := np.unique(rollout.versions)) > 1:
             raise RefereeError(f"versions {versions.tolist()} of the reward model paid in one batch: score it anew")
-        rate = set_rate([self.optimizer], actor.optim, progress)
+        trust = None if critic_only else self.trust
+        rate = set_rate([self.optimizer], actor.optim, progress, share=1.0 if trust is None else trust.share)
         batch = self.prepare(rollout)
         rows: list[dict[str, float]] = []
-        stopped = 0
+        stopped, undone = False, False
+        if trust is not None:
+            trust.begin()
         for _ in range(config.update_epochs):
             for minibatch in self._minibatches(batch):
                 parts = self.backward(minibatch)
+                if trust is not None and not trust.allows_step(parts.log_ratio):
+                    stopped = True
+                    break
                 if critic_only:
                     for parameter in self._acting:
                         assert parameter.grad is not None
                         parameter.grad.zero_()
                 step(self.optimizer, self.weights, actor.optim, loss="PPO")
-            rows.append(self.row(parts))  # of the epoch's last minibatch: enough to watch, and to stop by
-            if config.target_kl is not None and rows[-1]["approx_kl"] > 1.5 * config.target_kl:
-                stopped = 1
+            rows.append(self.row(parts))  # of the epoch's last minibatch: enough to watch
+            if stopped:
                 break
-        if self.policy.norm is not None and config.normalise_observations:
+        if trust is not None:
+            undone = trust.end(planned=config.update_epochs * -(-len(batch) // self._batch_size))
+        if self.policy.norm is not None and config.normalise_observations and not config.freeze_normaliser:
             # Only now: the densities above belong to the eyes with which the rollout was made.
             self.policy.norm.update(batch.observations["states"])
         spread = batch.returns.var()
@@ -69,6 +78,7 @@ class PPO:
             "action_std": float(torch.exp(self.policy.log_std.detach()).mean()),
             "explained_variance": float(1 - (batch.returns - batch.values).var() / spread) if spread > 0 else math.nan,
             "kl_stop": stopped,
+            "kl_undone": undone,
             "lr": rate,
         }
 

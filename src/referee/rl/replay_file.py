@@ -14,10 +14,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from referee import files
+from referee import checksums, files
 from referee.rl.replay import EMPTY, STEP, Replay
 
-SUFFIX = ".safetensors"
+SUFFIX, SUM = ".safetensors", "page_sum"
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +45,7 @@ class ReplayFiles:
         path = self.folder / f"{self._next:06d}{SUFFIX}"
         self.folder.mkdir(parents=True, exist_ok=True)
         with files.replacing(path) as temporary:
-            save_file(arrays, temporary, metadata={"sha256": _digest(arrays)})
+            save_file(arrays, temporary, metadata={SUM: _sum_of(arrays)})
         self._next += 1
         self._saved = replay.count.copy()
         return self.marks(replay)
@@ -96,8 +96,8 @@ class ReplayFiles:
         try:
             with safe_open(path, "numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-                told = (file.metadata() or {}).get("sha256")
-            if told != _digest(arrays):
+                sums = file.metadata() or {}
+            if sums.get(SUM, sums.get("sha256")) != (_sum_of(arrays) if SUM in sums else _sha256(arrays)):
                 raise ValueError("its checksum is wrong")
             arrays.setdefault("held", np.zeros(len(arrays["row"]), bool))  # files of before it was kept
             columns = replay.columns()
@@ -132,9 +132,16 @@ def _forget_what_leads_nowhere(replay: Replay) -> None:
     replay.steps -= int(lost.sum())
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    found = hashlib.sha256()
+def _sum_of(arrays: dict[str, np.ndarray]) -> str:
+    contents = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in arrays.items()}
+    each = [f"{name}{arrays[name].shape}{checksums.page_sum(contents[name].data)}" for name in sorted(arrays)]
+    return checksums.page_sum("".join(each).encode())
+
+
+def _sha256(arrays: dict[str, np.ndarray]) -> str:
+    """The checksum in files of older versions."""
+    digest = hashlib.sha256()
     for name in sorted(arrays):
-        found.update(name.encode() + str(arrays[name].shape).encode())
-        found.update(np.ascontiguousarray(arrays[name]).data)
-    return found.hexdigest()
+        digest.update(name.encode() + str(arrays[name].shape).encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()

@@ -12,11 +12,11 @@ RECIPES = ("evaluate", "demo", "train_policy", "train_reward", "train_vlm", "col
 """Names for `runner.recipe`: each is a function in the module of its name, imported when it is run."""
 
 
-def run(loaded: Loaded) -> None:
-    """Start the recipe that the configuration names."""
+def run(loaded: Loaded) -> object:
+    """Start the recipe that the configuration names; returns its result, or None where it reports while it runs."""
     import_modules(loaded.config.runner.imports)
     from referee.runners.environments import with_robot
 
     name = loaded.config.runner.recipe
     recipe = getattr(import_module(f"referee.runners.{name}"), name)
-    recipe(replace(loaded, config=with_robot(loaded.config)))
+    return recipe(replace(loaded, config=with_robot(loaded.config)))

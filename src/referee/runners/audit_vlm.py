@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
 from referee import cpu, files
 from referee.audit import trend
 from referee.audit.measure import TrainingEpisodes, refuse_seen
 from referee.audit.trend import Labelled, TrendAudit
 from referee.audit.trend_page import write_trend_page
+from referee.datasets.fingerprint import of_artifact
 from referee.datasets.source import open_source
-from referee.datasets.windows import INFO, LABELS, SEGMENTS, WindowOptions
+from referee.datasets.windows import INFO, SEGMENTS, WindowOptions
 from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.prompts import QWENTREND, make_input_builder
 from referee.models.vlm.qwen import QwenOptions, base_of, load, read_note, taught_both_ways
 from referee.runners.audit import title_of
-from referee.training.vlm.segments import read_segments
+from referee.training.vlm.segments import pictures_of, read_segments
+
+Shown = Iterable[tuple[str, Callable[[], np.ndarray]]]
+"""Ids of episodes, and what reads their pictures."""
+
+
+@dataclass(frozen=True)
+class AuditedTrend:
+    """What an audit of trends measured, and its page."""
+
+    metrics: TrendAudit
+    page: Path
 
 
 def audit_vlm(
-    path: Path, data: Path, console: Console, *, out: Path | None = None, training_episodes: TrainingEpisodes = "refuse"
-) -> TrendAudit:
-    """Judge labelled windows, print the numbers, and write the report card and metrics.json."""
+    path: Path, data: Path, *, out: Path | None = None, training_episodes: TrainingEpisodes = "refuse"
+) -> AuditedTrend:
+    """Judge labelled windows, and write the report card and metrics.json."""
     cpu.cap_if_needed()
     note = read_note(path)
-    windows, ids = _windows(data)
-    seen = set(note.get("episodes", {}).get("train", ())) & set(ids)
+    windows, shown = _windows(data)
+    ids, seen = trained_on(note, shown)
     refuse_seen(len(seen), len(ids), min(seen, default=""), training_episodes)
     if training_episodes == "skip":
         windows = (each for each in windows if each.episode not in seen)
@@ -45,69 +58,38 @@ def audit_vlm(
     both_ways = taught_both_ways(note)
     scorer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="score", both_ways=both_ways))
     writer = HistoryVLMRewardModel(model, builder, how=ReadOut(readout="generate"))
-    with console.status(f"judging {data}"):
-        found = trend.audit(scorer, windows, writer=writer)
+    found = trend.audit(scorer, windows, writer=writer)
     if seen and training_episodes == "allow":
         found = replace(found, notes=[f"the model was trained on {len(seen)} of these {len(ids)} episodes: "
                                       "these numbers prove nothing"])  # fmt: skip
     folder = out or path / "report"
     files.write_json(folder / "metrics.json", json.loads(json.dumps(found.to_json()), parse_constant=lambda _: None))
-    show(found, console)
     card = folder / "report.html"
     facts = {"model": str(base), **({"adapter": str(lora)} if lora else {}), "audited on": str(data),
              "asked": "both ways" if both_ways else "forwards", "input builder": asked[0],
              **{name: str(value) for name, value in (asked[1] or {}).items()}}  # fmt: skip
     prompt = None if found.example is None else builder(found.example)
     write_trend_page(card, found, prompt, title=title_of(path), facts=facts)
-    console.print(f"report card {card}", highlight=False, soft_wrap=True)
-    return found
+    return AuditedTrend(found, card)
 
 
-def show(found: TrendAudit, console: Console) -> None:
-    """The numbers as tables."""
-    scores = found.scores
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    table.add_column("value", justify="right")
-    table.add_column("95 %")
-    rates = {
-        "accuracy, three labels": scores.confusion.accuracy,
-        **{f"recall of {name}": rate for name, rate in scores.confusion.recalls.items()},
-        "positive rather than negative": scores.up,
-        "negative rather than positive": scores.down,
-    }
-    for name, rate in rates.items():
-        low, high = rate.interval
-        table.add_row(name, f"{rate.share:.3f}", f"{low:.3f} to {high:.3f}, of {rate.trials}")
-    plain = {
-        "up or down, both alike": scores.trend,
-        "calibration error (ECE)": found.ece,
-        "order in time (VOC)": found.voc,
-        "following the true progress": found.following,
-    }
-    for name, value in plain.items():
-        table.add_row(name, f"{value:.3f}", "")
-    console.print(table)
-    matrix = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
-    for name in ("true \\ said", *LABELS):
-        matrix.add_column(name, justify="left" if "true" in name else "right")
-    for name, row in zip(LABELS, scores.confusion.counts, strict=True):
-        matrix.add_row(name, *map(str, row[: len(LABELS)].tolist()))
-    console.print()
-    console.print(matrix)
-    if found.said:
-        total = sum(found.said.values())
-        console.print(f"written answers that cannot be read: {found.said['invalid']} of {total}", highlight=False)
-    for note in found.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+def trained_on(note: dict[str, Any], shown: Shown) -> tuple[list[str], set[str]]:
+    """The ids of some episodes, and of those that the model was trained on, by their ids or their frames."""
+    known, fingerprint = set(note.get("episodes", {}).get("train", ())), of_artifact(note)
+    ids, seen = [], set()
+    for id, pictures in shown:
+        ids.append(id)
+        if id in known or (fingerprint is not None and fingerprint.holds(pictures())):
+            seen.add(id)
+    return ids, seen
 
 
-def _windows(data: Path) -> tuple[Iterator[Labelled], list[str]]:
+def _windows(data: Path) -> tuple[Iterator[Labelled], Shown]:
     """Labelled windows, and the episodes that they come from: of a windows dataset (its eval side), or of episodes."""
     if data.name == SEGMENTS or (data / SEGMENTS).is_file() or (data / INFO).is_file():
         segments = read_segments([data / "eval" if (data / INFO).is_file() else data])
-        return trend.of_segments(segments), sorted({each.episode for each in segments})
+        return trend.of_segments(segments), pictures_of(segments)
     source = open_source(data)
     labels = LabelLog.of(source) if isinstance(source, EpisodeStore) else None
-    ids = list(source.rows) if isinstance(source, EpisodeStore) else [each.meta.id for each in source]
-    return trend.of_episodes(source, WindowOptions(), labels), ids
+    shown = ((each.meta.id, partial(each.view, "main_images")) for each in source)
+    return trend.of_episodes(source, WindowOptions(), labels), shown

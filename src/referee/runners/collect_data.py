@@ -18,6 +18,7 @@ from referee.robots.keys import KeySource
 from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, run_folder, shared_keys, terminal_keys, who_acts
 from referee.runners.interrupt import Interrupt
+from referee.runners.next_step import after_collecting
 from referee.runners.rundir import locks_folder
 
 LOG, DATA = "run_collect_data.log", "data.pkl"
@@ -52,6 +53,7 @@ def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
         said = f"{len(store)} episodes, {success} with success: {folder / DATA}"
         _log.info("%s", said)
         console.print(said, soft_wrap=True)
+        console.print(after_collecting(store.root), markup=False, soft_wrap=True)
 
 
 def _twin(config: FrankaEnvConfig) -> bool:

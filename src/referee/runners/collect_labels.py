@@ -36,6 +36,7 @@ from referee.runners.at_arm import (
     who_acts,
 )
 from referee.runners.interrupt import Interrupt
+from referee.runners.next_step import after_collecting
 from referee.runners.rundir import locks_folder
 
 LOG = "run_collect_process.log"
@@ -165,6 +166,7 @@ def make_dataset(
     for line in str(summary).splitlines():
         _log.info("%s", line)
         console.print(line, soft_wrap=True, markup=False)
+    console.print(after_collecting(folder), soft_wrap=True, markup=False)
 
 
 def _build(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:

@@ -8,27 +8,39 @@ from pathlib import Path
 from rich.console import Console
 
 from referee.datasets.frames import FrameOptions, build_frames
-from referee.datasets.source import Reread, open_source
-from referee.datasets.windows import WindowOptions, build_windows
+from referee.datasets.source import EpisodeFiles, left_out, open_source
+from referee.datasets.windows import INFO, WindowOptions, build_windows
 from referee.episodes import EpisodeStore
+from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 
 
 def frames(source: Path, output: Path, options: FrameOptions, console: Console) -> None:
     """train.pt and val.pt of single frames."""
-    episodes, labels = _open(source)
+    _refuse_used(output, "train.pt")
+    episodes, labels = _open(source, console)
     _print(console, build_frames(episodes, output, options, labels=labels, name=str(source)))
 
 
 def windows(source: Path, output: Path, options: WindowOptions, console: Console) -> None:
     """Windows of several frames with the trend in them."""
-    episodes, labels = _open(source)
+    _refuse_used(output, INFO)
+    episodes, labels = _open(source, console)
     _print(console, build_windows(episodes, output, options, labels=labels, name=str(source)))
 
 
-def _open(source: Path) -> tuple[EpisodeStore | Reread, LabelLog | None]:
+def _refuse_used(output: Path, name: str) -> None:
+    if (output / name).exists():
+        raise RefereeError(
+            f"{output} holds a dataset already: choose another --output-dir, or remove it (rm -r {output})"
+        )
+
+
+def _open(source: Path, console: Console) -> tuple[EpisodeStore | EpisodeFiles, LabelLog | None]:
     logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
     episodes = open_source(source)
+    for line in left_out(episodes):
+        _print(console, f"warning: {line}")
     return episodes, LabelLog.of(episodes) if isinstance(episodes, EpisodeStore) else None
 
 

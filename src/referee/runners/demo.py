@@ -48,6 +48,7 @@ from referee.runners.arms import (
     weak_policy,
 )
 from referee.runners.audit import audit
+from referee.runners.next_step import next_line
 from referee.runners.rollout import FilmMaker, roll_out
 from referee.runners.rundir import LOCK, locked, locks_folder, open_run
 from referee.runners.sheet import task_sheet
@@ -132,7 +133,7 @@ def demo(loaded: Loaded) -> None:
     with stages.stage("Dataset and training") as say:
         options = TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward")
         with console.status("training"):
-            artifact = train_and_calibrate(options, QUIET, target=0.05)
+            artifact = train_and_calibrate(options, QUIET, target=0.05).folder
         frozen = Artifact.load(artifact)
         val = frozen.provenance["val"]
         say(
@@ -141,10 +142,10 @@ def demo(loaded: Loaded) -> None:
         )
     with stages.stage("Audit") as say:
         record_experts(task, runner.num_episodes, folder / "fresh", seed=FRESH_SEED + seed)
-        found = audit(artifact, folder / "fresh", QUIET, out=folder / "audit")
+        card = audit(artifact, folder / "fresh", out=folder / "audit").card
         say(
-            f"On {runner.num_episodes} fresh episodes of the same expert: {words.headline(found)} Its AUROC is "
-            f"{found['auroc'].value:.3f}. But the policy will show it other frames."
+            f"On {runner.num_episodes} fresh episodes of the same expert: {words.headline(card.metrics)} Its AUROC is "
+            f"{card.auroc.value:.3f}. But the policy will show it other frames."
         )
     with stages.stage("A weak policy") as say:
         with console.status("learning"):
@@ -332,10 +333,7 @@ def _say_goodbye(console: Console, folder: Path, story: Story, arms: list[Finish
     console.print(table)
     total = sum(stage.seconds for stage in story.stages)
     console.print(f"\n{total / 60:.1f} minutes in all. Open {folder / REPORT} for the story with pictures and films.")
-    console.print(
-        f"\nNext: referee refine log {folder / 'with_refinement'}   ·   referee config list   ·   referee doctor",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
+    console.print(f"\n{next_line('refine', 'log', folder / 'with_refinement')}", soft_wrap=True, highlight=False)
 
 
 def clear(folder: Path) -> None:

@@ -10,6 +10,7 @@ from referee.files import write_json
 from referee.pictures import save_gif
 from referee.rl.policy import Player
 from referee.runners.gain import Gain, gain
+from referee.runners.next_step import after_policy
 from referee.runners.rollout import FilmMaker, roll_out, save_strip
 from referee.runners.training import EVAL_SEED, WORST, Training
 from referee.runners.trends import TrendPayment
@@ -29,12 +30,14 @@ def tell(run: Training, console: Console) -> None:
     found["best"] = run.best.success if chosen else None
     summary = run.outcomes.summary() if evaluated else {}
     write_json(run.folder / "result.json", {**found, **_account(run, console), **summary})
-    if run.config.runner.film:
+    if run.config.runner.film and not run.eval_env.unwrapped.can_film:
+        console.print(f"  no film: {task} draws no pictures here")
+    elif run.config.runner.film:
         _film(run, f"{task} after {run.steps:,} steps")
         console.print(f"  film {run.folder / 'film.gif'}, strip {run.folder / 'strip.png'}", soft_wrap=True)
     where = f"{run.folder / 'checkpoints'}/step_{run.steps}"
     console.print(f"  checkpoint {where}{' (best: checkpoints/best)' if chosen else ''}", soft_wrap=True)
-    console.print(f"  look closer: referee eval {run.folder} --episodes 256", soft_wrap=True)
+    console.print(f"  {after_policy(run.folder)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _alarm(run: Training, console: Console) -> int | None:

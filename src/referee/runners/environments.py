@@ -83,6 +83,8 @@ def make_reward(
     names = RewardOptions.__dataclass_fields__
     options = RewardOptions(**{name: getattr(config, name) for name in names})
     model = open_model(config.model)
+    if model.doubt and not again:
+        _log.warning("the reward model %s: %s", config.model.model_path, model.doubt)
     manager = RewardManager(
         model,
         _guarded(options, model, hold=config.hold_terminal, quiet=again),

@@ -1,9 +1,11 @@
-"""Recipes over recorded episodes: list, check, look at, merge, convert."""
+"""Recipes over recorded episodes: list, check, look at, merge."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +15,33 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from referee import files
-from referee.datasets.source import resolve
+from referee.datasets.source import left_out, resolve
 from referee.episodes import Episode, EpisodeError, EpisodeStore
-from referee.episodes.collection import open_sink
-from referee.episodes.formats.detect import read_any
+from referee.episodes.formats.detect import read_any, read_named
+from referee.episodes.formats.frames import save_mp4
+from referee.episodes.health import Health
 from referee.episodes.journal import recover
-from referee.episodes.store import LABELS, Row
-from referee.episodes.writer import Sink
+from referee.episodes.optional import require
+from referee.episodes.store import LABELS, Row, refuse_foreign
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 from referee.metrics import Rate
-from referee.pictures import GREEN, GREY, atomic_save, banner, border, check_writable, contact_sheet, save_gif
+from referee.pictures import GREEN, GREY, MARK, atomic_save, banner, border, check_writable, contact_sheet, save_gif
+
+_log = logging.getLogger(__name__)
+LOOKED_AT = 16
+"""Episodes of a store whose pictures and labels `ls` looks at."""
 
 
 def ls(source: Path, console: Console, *, rows: int = 10) -> None:
     """Counts, success and size, and the newest episodes."""
-    listed = _rows(source)
+    listed, notes = _rows(source)
     if not listed:
         console.print(f"{source}: no episodes", soft_wrap=True)
+        _warn(console, notes)
         return
     labelled = [row for row in listed if row.success_once is not None]
-    steps, size = sum(row.steps for row in listed), _size(sum(row.bytes for row in listed))
+    steps, size = sum(row.steps for row in listed), size_text(sum(row.bytes for row in listed))
     console.print(f"[bold]{escape(str(source))}[/]: {len(listed)} episodes, {steps:,} steps, {size}", highlight=False,
                   soft_wrap=True)  # fmt: skip
     if labelled:
@@ -54,8 +61,14 @@ def ls(source: Path, console: Console, *, rows: int = 10) -> None:
         table.add_column(heading, justify="right" if heading in ("steps", "size") else "left")
     for row in listed[-rows:]:
         table.add_row(escape(row.id), str(row.steps), _yes(row.success_once), _yes(row.success_at_end),
-                      escape(", ".join(row.cameras)), _size(row.bytes))  # fmt: skip
+                      escape(", ".join(row.cameras)), size_text(row.bytes))  # fmt: skip
     console.print(table)
+    _warn(console, notes)
+
+
+def _warn(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(f"warning: {line}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def check(source: Path, console: Console, *, adopt: bool = False) -> None:
@@ -79,22 +92,34 @@ def check(source: Path, console: Console, *, adopt: bool = False) -> None:
         console.print(f"{store.without_checksum} episodes are of an older version and have no checksum of all bytes: "
                       "`referee episodes convert` gives them one", soft_wrap=True)  # fmt: skip
     console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole", soft_wrap=True)
+    health = Health()
+    for id in store.rows:
+        episode = store.read(id)
+        health.look(episode, labels.resolve(episode))
+    _warn(console, health.warnings())
 
 
 def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4, columns: int = 8) -> int:
-    """A film strip (.png), a film (.gif) or a Rerun recording (.rrd) of some episodes; returns how many."""
+    """A film strip (.png), a film (.gif, .mp4) or a Rerun recording (.rrd) of some episodes; returns how many."""
+    if out.suffix == ".mp4":
+        require("av", extra="lerobot", what="writing mp4 files")
+    if out.suffix in (".png", ".gif", ".mp4", ".rrd"):
+        check_writable(out)
     chosen = _choose(source, ids, episodes)
     if out.suffix == ".rrd":
         from referee.episodes.rerun import save_recording
 
         save_recording(out, chosen)
         return len(chosen)
-    if out.suffix not in (".png", ".gif"):
-        raise RefereeError(f"{out}: write a .png (film strip), a .gif (film) or a .rrd (Rerun recording)")
-    check_writable(out)
-    if out.suffix == ".gif":
+    if out.suffix not in (".png", ".gif", ".mp4"):
+        raise RefereeError(f"{out}: write a .png (film strip), a .gif or .mp4 (film) or a .rrd (Rerun recording)")
+    if out.suffix in (".gif", ".mp4"):
         films = [_film(episode, _labels(source, episode)) for episode in chosen]
-        save_gif(out, [frame for film in films for frame in [*film, *film[-1:] * 12]])
+        frames = [frame for film in films for frame in [*film, *film[-1:] * 12]]
+        if out.suffix == ".gif":
+            save_gif(out, frames)
+        else:
+            save_mp4(out, frames, fps=chosen[0].meta.fps or 20.0, comment=MARK)
         return len(chosen)
     rows = []
     for number, episode in enumerate(chosen):
@@ -111,8 +136,12 @@ def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4,
 def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
     """Copy the episodes and labels of several stores into one; an id that is there already must be the same file."""
     stores = [EpisodeStore(source, create=False) for source in sources]
-    goal = EpisodeStore(out)
-    copied = 0
+    for store in stores:
+        for reason in store.broken.values():
+            raise EpisodeError(f"{reason}: move it away, or bring it back from a copy; nothing was merged")
+    refuse_foreign(out)
+    goal, copied = EpisodeStore(out), 0
+    before = len(goal)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("merging", total=sum(map(len, stores)))
         for store in stores:
@@ -126,47 +155,38 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
                 copied += 1
     for store in stores:
         LabelLog.of(goal).adopt(LabelLog.of(store))
-    console.print(f"{out}: {copied} episodes copied, {len(goal)} in all", soft_wrap=True)
+    there = f"{before} were there, " if before else ""
+    console.print(f"{out}: {there}{copied} episodes copied, {len(goal)} in all", soft_wrap=True)
 
 
-def convert(source: Path, out: Path, console: Console, *, export_format: str, labels: Path | None = None) -> None:
-    """Read episodes in any format that we know and write them in another; `out` appears when all of it is there."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RefereeError(f"{out} is there already: name a folder that is new, or remove this one (rm -r {out})")
-    if not source.exists():
-        raise RefereeError(f"{source} does not exist")
-    try:
-        with files.building(out) as part:
-            count, size = _copy(source, open_sink(export_format, part), console, labels)
-    except OSError as error:
-        raise RefereeError(f"cannot write {out} ({error.strerror or error})") from error
-    console.print(f"{out}: {count} episodes, {_size(size)}, as {export_format}", soft_wrap=True)
-
-
-def _copy(source: Path, sink: Sink, console: Console, labels: Path | None) -> tuple[int, int]:
-    """Write all episodes of a source to a sink; returns how many they are, and their bytes."""
-    count, size = 0, 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"converting {source.name}", total=None)
-        for episode in read_any(source, labels=labels):
-            sink.append(episode)
-            count, size = count + 1, size + episode.nbytes
-            progress.update(task, completed=count)
-    close = getattr(sink, "close", None)
-    if close is not None:
-        close()
-    if not count:
-        raise RefereeError(f"{source} holds no episodes")
-    return count, size
-
-
-def _rows(source: Path) -> list[Row]:
+def _rows(source: Path) -> tuple[list[Row], list[str]]:
+    """A row for each episode, and what is wrong with them."""
     if (source / "episodes").is_dir():
         store = EpisodeStore(source, create=False)
-        return list(store.rows.values())
+        return list(store.rows.values()), [*left_out(store), *_sampled_warnings(store)]
     if not source.exists():
         raise RefereeError(f"{source} does not exist")
-    return [Row.of(episode, episode.nbytes) for episode in read_any(source)]
+    health, rows = Health(), []
+    for name, episode in read_named(source):
+        health.look(episode)
+        rows.append(replace(Row.of(episode, episode.nbytes), id=name))
+    return rows, health.warnings()
+
+
+def _sampled_warnings(store: EpisodeStore) -> list[str]:
+    """What is wrong with a few episodes spread over a store; their data are not verified, so that this is quick."""
+    ids = list(store.rows)
+    some = [ids[i] for i in np.unique(np.linspace(0, len(ids) - 1, LOOKED_AT).round().astype(int))] if ids else []
+    health, log = Health(sampled=len(some) < len(ids)), LabelLog.of(store)
+    for id in some:
+        episode = store.read(id)
+        health.look(episode, log.resolve(episode))
+    rows = store.rows.values()
+    if not health.episodes or (
+        any(row.success_once for row in rows) and any(row.success_at_end is False for row in rows)
+    ):
+        return health.picture_warnings()
+    return health.warnings()
 
 
 def _choose(source: Path, ids: Sequence[str], episodes: int) -> list[Episode]:
@@ -180,6 +200,8 @@ def _evenly(source: Path, count: int) -> list[Episode]:
     """`count` episodes, spread over the whole source."""
     if (source / "episodes").is_dir():
         store = EpisodeStore(source, create=False)
+        for line in left_out(store):
+            _log.warning("%s", line)
         ids = list(store.rows)
         picks = np.linspace(0, max(len(ids) - 1, 0), min(count, len(ids))).round().astype(int)
         chosen = [store.read(ids[i], verify=True) for i in picks]
@@ -200,12 +222,7 @@ def _views(episode: Episode) -> dict[str, np.ndarray]:
     """The images of each camera by its name."""
     if "main_images" not in episode.observations:
         raise RefereeError(f"episode {episode.meta.id} holds no images to look at")
-    extra = episode.observations.get("extra_view_images")
-    views = [episode.observations["main_images"]]
-    if extra is not None:
-        views += [extra[:, i] for i in range(extra.shape[1])]
-    names = episode.meta.cameras or [f"view {i}" for i in range(len(views))]
-    return dict(zip(names, views, strict=True))
+    return episode.views()
 
 
 def _labels(source: Path, episode: Episode) -> np.ndarray:
@@ -238,7 +255,8 @@ def _yes(value: bool | None) -> str:
     return "unknown" if value is None else "yes" if value else "no"
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes, for people."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,6 +1,9 @@
-"""Recipe: let a policy act for a number of episodes and say how often it succeeded."""
+"""Recipe: let a policy act for a number of episodes and measure how often it succeeded."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -12,13 +15,29 @@ from referee.episodes.recorder import Recorder
 from referee.files import write_json
 from referee.pictures import save_gif
 from referee.runners.environments import make_env
-from referee.runners.rollout import FilmMaker, roll_out
+from referee.runners.rollout import FilmMaker, Outcomes, roll_out
 from referee.runners.rundir import locks_folder, open_run
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """How a policy did, and what was written about it."""
+
+    task: str
+    policy: str
+    outcomes: Outcomes
+    numbers: Path
+    """result.json"""
+    film: Path | None
+    recorded: int
+    """Episodes that were written to `episodes`."""
+    episodes: Path | None
+    """None where nothing was recorded."""
+
+
 @locks_folder
-def evaluate(loaded: Loaded) -> None:
-    """Run the configured policy in `env.eval` and report its success."""
+def evaluate(loaded: Loaded) -> Evaluated:
+    """Run the configured policy in `env.eval`; its success is in result.json as well."""
     config = loaded.config
     runner, env_config = config.runner, config.env.eval
     assert env_config is not None  # the recipe needs it, so the configuration was checked for it
@@ -28,9 +47,8 @@ def evaluate(loaded: Loaded) -> None:
     if isinstance(env, Recorder):
         env.limit_episodes(runner.num_episodes)
     policy = make_policy(world, runner.policy, noise=runner.expert_noise, seed=runner.seed)
-    film = FilmMaker(world, runner.film_episodes) if runner.film else None
-    console = Console()
-    with Progress(console=console, transient=True) as progress:
+    film = FilmMaker(world, runner.film_episodes) if runner.film and world.can_film else None
+    with Progress(console=Console(), transient=True) as progress:
         task = progress.add_task(f"{env_config.task}, {runner.policy}", total=runner.num_episodes)
         outcomes = roll_out(
             env,
@@ -42,12 +60,16 @@ def evaluate(loaded: Loaded) -> None:
             progress=lambda n: progress.advance(task, n),
         )
     write_json(folder / "result.json", outcomes.summary())
-    console.print(f"{env_config.task}, {runner.policy}: success at the end {outcomes.rate()}")
-    console.print(f"  success at any time {outcomes.rate(once=True)}")
     if film is not None:
         save_gif(folder / "film.gif", film.frames())
-        console.print(f"  film {folder / 'film.gif'}", soft_wrap=True)
-    console.print(f"  numbers {folder / 'result.json'}", soft_wrap=True)
     env.close()
-    if isinstance(env, Recorder):
-        console.print(f"  episodes {env.written} in {place(env_config.data_collection, folder)}", soft_wrap=True)
+    recorder = env if isinstance(env, Recorder) else None
+    return Evaluated(
+        task=env_config.task,
+        policy=runner.policy,
+        outcomes=outcomes,
+        numbers=folder / "result.json",
+        film=None if film is None else folder / "film.gif",
+        recorded=0 if recorder is None else recorder.written,
+        episodes=None if recorder is None else place(env_config.data_collection, folder),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import termios
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -26,6 +27,8 @@ class Interrupt:
         self._terminals = [number for number in range(3) if os.isatty(number)]
 
     def __enter__(self) -> Interrupt:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread hears signals
         for number in SIGNALS:
             if number is signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 self._before[number] = signal.signal(number, self._press)

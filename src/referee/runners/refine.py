@@ -10,7 +10,7 @@ from rich.table import Table
 
 from referee.audit.judged import views
 from referee.config import load
-from referee.datasets.source import resolve
+from referee.datasets.source import left_out, resolve
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import SUCCESS, UNKNOWN, LabelLog
@@ -58,6 +58,8 @@ def refine(
     if model.reference is None:
         raise RefereeError(f"{artifact} holds no reference of its training frames, so it cannot say what is strange")
     store = EpisodeStore(episodes, create=False)
+    for line in left_out(store):
+        console.print(f"warning: {line}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
     lock(out, fix="choose another --out")
     _check_cameras(out, model)
     refiner = Refiner(model, out, LABELLERS[labeller](), options, mode=mode, data=data)
@@ -115,8 +117,11 @@ def _outcome(refiner: Refiner, out: Path, console: Console) -> Path | None:
 
 
 def _check_cameras(out: Path, model: Artifact) -> None:
-    """Refuse to go on with what another kind of model asked about."""
+    """Refuse to go on with what another kind of model asked about, or to refine into a folder of something else."""
     if not (out / BOOK).is_dir():
+        strange = [path.name for path in out.iterdir() if not path.name.startswith(".")]
+        if strange and not any((out / name).exists() for name in (ROUNDS, VERSIONS)):
+            raise RefereeError(f"{out} holds something else than a refinement ({strange[0]}): choose another --out")
         return
     asked = {row.cameras for row in EpisodeStore(out / BOOK, create=False).rows.values()}
     if asked - {model.spec.cameras}:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from referee.config import Loaded, to_yaml
+from referee.episodes.store import EPISODES
 from referee.errors import RefereeError
 from referee.files import write_text
 
 LOCK = ".lock"
 """Says which process writes into a folder. The lock itself is the kernel's: a killed process lets go of it."""
+CHECKPOINTS, RESULT = "checkpoints", "result.json"
+"""What a run leaves in its folder when it comes to something."""
 P = ParamSpec("P")
 R = TypeVar("R")
 _locks: dict[Path, tuple[int, list[Path]]] = {}
@@ -31,13 +34,28 @@ def name_run(loaded: Loaded) -> Path:
 
     A second run within the same second is called `…-2`.
     """
-    logger = loaded.config.runner.logger
+    runner, logger = loaded.config.runner, loaded.config.runner.logger
     if logger.log_path:
-        lock(Path(logger.log_path))
-        return Path(logger.log_path)
+        folder = Path(logger.log_path)
+        lock(folder)  # first: results of a run that goes on are no earlier ones
+        if runner.resume_dir is None:
+            refuse_used(folder, fix="set runner.logger.log_path (--out) to a new folder")
+        return folder
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(logger.experiment_name or loaded.preset).stem}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(folder for each in names if lock(folder := Path(logger.output_dir) / each, new=True))
+
+
+def refuse_used(folder: Path, *, fix: str) -> None:
+    """Refuse to write a run over the results of another one, or into episodes; one that left none is begun again."""
+    saved = any(not path.name.startswith(".") for path in (folder / CHECKPOINTS).glob("*"))
+    if saved or (folder / RESULT).exists():
+        resumed = f", go on with it (runner.resume_dir={folder})" if saved else ""
+        raise RefereeError(
+            f"{folder} holds the results of a run already: {fix}{resumed}, or remove it (rm -r {folder})"
+        )
+    if (folder / EPISODES).is_dir():
+        raise RefereeError(f"{folder} holds recorded episodes: {fix}")
 
 
 def open_run(loaded: Loaded, folder: Path | None = None) -> Path:

@@ -7,6 +7,7 @@ Both workers are in this process, or on the nodes of a cluster. The arm never mo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ GIVE_UP = 30.0
 """Seconds without a verdict after which the run ends."""
 READY = "[TeleopWorker] EmbodiedRewardWorker ready: type=EmbodiedRewardWorker | reward_threshold={:.3f}"
 """As scripts that read these lines know it, whatever the model is."""
+
+_log = logging.getLogger(__name__)
 
 
 @locks_folder
@@ -89,6 +92,8 @@ class Teleoperation:
         if not isinstance(how, RewardModelConfig):
             raise ConfigError(f"reward.model.model_type={how.model_type} says no success: use an image model")
         options, model = options_of(config.reward), open_model(how)
+        if model.doubt:
+            _log.warning("the reward model %s: %s", how.model_path, model.doubt)
         self.threshold = RewardManager(model, options).threshold
         self.account = Account()
         self._config, self._folder = config, folder

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from referee import files
 from referee.errors import RefereeError
@@ -16,9 +15,23 @@ from referee.rewards.text import TextOptions
 from referee.workers.text import TextRewardWorker
 
 
-def score_text(source: Path, *, rule: str, out: Path | None = None) -> Rate:
-    """How many answers of a .jsonl file are right; with `out`, each line once more with success and reward."""
-    console, options = Console(), TextOptions(rule=rule)
+@dataclass(frozen=True, kw_only=True)
+class TextScores:
+    """How many answers of a file are right."""
+
+    source: Path
+    rule: str
+    rate: Rate
+    mean_reward: float
+    out: Path | None
+    """Where each line was written with its success and reward."""
+
+
+def score_text(source: Path, *, rule: str, out: Path | None = None) -> TextScores:
+    """Score the answers of a .jsonl file; with `out`, each line is written there with success and reward."""
+    options = TextOptions(rule=rule)
+    if out is not None and out.exists():
+        raise RefereeError(f"{out} is there already: choose another --out, or remove it")
     rows = list(_rows(source))
     if not rows:
         raise RefereeError(f'{source} holds no lines: each is {{"answer": …, "reference": …}}')
@@ -26,15 +39,11 @@ def score_text(source: Path, *, rule: str, out: Path | None = None) -> Rate:
     verdict = TextRewardWorker(options).judge(batch)
     assert verdict.success is not None
     rate = Rate(int(verdict.success.sum()), len(rows))
-    console.print(
-        f"{source}: right by rule {options.rule} {rate}; mean reward {verdict.score.mean():.3f}", soft_wrap=True
-    )
     if out is not None:
         said = zip(rows, verdict.success.tolist(), verdict.score.tolist(), strict=True)
         lines = [json.dumps({**row, "success": success, "reward": reward}) for row, success, reward in said]
         files.write_text(out, "\n".join(lines) + "\n")
-        console.print(f"wrote {out}", soft_wrap=True)
-    return rate
+    return TextScores(source=source, rule=options.rule, rate=rate, mean_reward=float(verdict.score.mean()), out=out)
 
 
 def _rows(source: Path) -> Iterator[dict[str, Any]]:

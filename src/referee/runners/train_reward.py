@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +19,6 @@ from referee.config.reward_training import RewardActorConfig
 from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
-from referee.metrics import Rate
 from referee.models.artifact import Artifact, Calibration
 from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
@@ -33,21 +33,36 @@ from referee.training.options import AugmentOptions, EarlyStop, FitOptions
 from referee.training.parallel import Launch
 from referee.training.recipe import TrainOptions, check_paths, train
 
+_log = logging.getLogger(__name__)
 BEST = ("reward_model_best.pt", "best_model.pt")
 """The documents call the best weights by both names."""
 
 
-def train_reward(loaded: Loaded) -> None:
-    """Train, calibrate, and say what to do next."""
-    console = Console()
-    artifact = train_placed(loaded, console)
-    console.print(f"artifact {artifact}", highlight=False, soft_wrap=True)
-    console.print(f"next: referee audit {artifact} EPISODES, on episodes that it has not seen", soft_wrap=True)
+@dataclass(frozen=True, kw_only=True)
+class TrainedReward:
+    """A reward model that was trained and calibrated."""
+
+    folder: Path
+    """Of the artifact."""
+    choice: Choice | None
+    """Temperature, threshold and gate, and what they do on validation; None without validation."""
+    episodes: Path | None
+    """What it was trained on, where that holds whole episodes, of which some are left for an audit."""
+
+    @property
+    def artifact(self) -> Artifact:
+        """Read from its folder."""
+        return Artifact.load(self.folder)
+
+
+def train_reward(loaded: Loaded) -> TrainedReward:
+    """Train and calibrate; progress is printed, the result is returned."""
+    return train_placed(loaded, Console())
 
 
 @locks_folder
-def train_placed(loaded: Loaded, console: Console) -> Path:
-    """The artifact of a training where the cluster section says; what cannot be placed is refused first."""
+def train_placed(loaded: Loaded, console: Console) -> TrainedReward:
+    """A training where the cluster section says; what cannot be placed is refused first."""
     check_backends(loaded)
     cpu.cap_if_needed()
     loaded = as_continued(loaded)
@@ -60,7 +75,7 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
         open_run(loaded, folder)
         with closing(Logbook(folder, loaded, resumed_at=at)) as logbook, Interrupt(console) as interrupt:
             say_dropped(console, logbook, at)
-            artifact = train_and_calibrate(
+            trained = train_and_calibrate(
                 options,
                 console,
                 target=config.runner.target_episode_fpr,
@@ -71,7 +86,7 @@ def train_placed(loaded: Loaded, console: Console) -> Path:
     if interrupt.wanted:
         console.print(f"stopped; go on with runner.resume_dir={folder}", soft_wrap=True)
         raise KeyboardInterrupt
-    return artifact
+    return trained
 
 
 def train_and_calibrate(
@@ -82,21 +97,22 @@ def train_and_calibrate(
     log: Log | None = None,
     stop: Callable[[], bool] | None = None,
     launch: Launch | None = None,
-) -> Path:
-    """The artifact of a training, with temperature, threshold and gate chosen on its validation episodes."""
+) -> TrainedReward:
+    """A training, with temperature, threshold and gate chosen on its validation episodes."""
     logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
     folder = train(options, console, log=log, stop=stop, launch=launch)
     artifact = Artifact.load(folder)
     judged = validation(artifact, options.data)
     if not judged:
-        console.print("no validation, so the threshold stays at 0.5: nobody knows what it is worth", style="yellow")
-        return folder
+        _log.warning("%s: %s", folder, artifact.doubt)
+        return TrainedReward(folder=folder, choice=None, episodes=None)
     choice = calibrate(judged, target=target)
     artifact.recalibrate(Calibration(**choice.fields()))
-    console.print(describe(choice), highlight=False, markup=False, soft_wrap=True)
-    for note in choice.notes:
-        console.print(f"  note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    return folder
+    if artifact.doubt:
+        _log.warning("%s: %s", folder, artifact.doubt)
+    source = options.data.data_path
+    whole = source is not None and not _holds_frames(source) and bool(trained_on(artifact.provenance, "val"))
+    return TrainedReward(folder=folder, choice=choice, episodes=source if whole else None)
 
 
 def validation(artifact: Artifact, data: DataOptions) -> list[Judged]:
@@ -106,19 +122,6 @@ def validation(artifact: Artifact, data: DataOptions) -> list[Judged]:
         return judge(artifact, open_source(data.data_path), skip=lambda id: id not in ids)
     files = artifact.provenance.get("files", {}).get("val", [])
     return [each for file in files for each in judge_frames(artifact, RewardBinaryDataset(Path(file)))]
-
-
-def describe(choice: Choice) -> str:
-    """What was chosen, and what it does on the episodes that it was chosen on."""
-    found = choice.measured
-    paid = Rate(found["paid_failing_episodes"], found["failing_episodes"]) if found["failing_episodes"] else "–"
-    last = "" if choice.terminal_threshold is None else f" ({choice.terminal_threshold:.4f} for a last state alone)"
-    return (
-        f"threshold {choice.threshold:.4f}{last}, gate {choice.gate_k} of {choice.gate_n}, temperature "
-        f"{choice.temperature:.2f}, chosen on {found['validation_episodes']} validation episodes:\n"
-        f"  successes detected {Rate(found['detected_episodes'], found['success_episodes'])}\n"
-        f"  failing episodes paid {paid}"
-    )
 
 
 def options_of(config: Config, folder: Path) -> TrainOptions:

@@ -12,6 +12,7 @@ from referee.config.vlm import VLMActorConfig, VLMDataConfig, values
 from referee.models.vlm.qwen import QwenOptions, check_installed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
+from referee.runners.next_step import next_line
 from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.training.checkpoint import step_of
 from referee.training.options import EarlyStop
@@ -44,7 +45,9 @@ def train_vlm(loaded: Loaded) -> None:
         logbook.close()
     key = "model_path" if options.lora is None else "lora_path"
     console.print(f"use it as reward.model.{key}={best}", highlight=False, soft_wrap=True)
-    console.print(f"next: referee audit {best} WINDOWS, on episodes that it has not seen", soft_wrap=True)
+    assert isinstance(loaded.config.data, VLMDataConfig)
+    for windows in (loaded.config.data.val_data_paths or ())[:1]:
+        console.print(next_line("audit", best, windows), highlight=False, markup=False, soft_wrap=True)
 
 
 def options_of(config: Config, folder: Path) -> SftOptions:

@@ -100,6 +100,8 @@ class ScoringServer:
         header_seconds: float = HEADER_SECONDS,
     ) -> None:
         self.artifact = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
+        if self.artifact.doubt:
+            _log.warning("the reward model %s: %s", self.artifact.folder or "given", self.artifact.doubt)
         self.token = tokens.new_token() if token is None else tokens.check_token(token)
         self.host, self.port, self.max_body, self.max_connections = host, port, max_body, max_connections
         self.patience, self.header_seconds = patience, header_seconds

@@ -79,11 +79,11 @@ def open_context(model: mujoco.MjModel, pixels: int) -> tuple[Any, mujoco.MjrCon
     """A current off-screen context of the chosen back end, and MuJoCo's drawing resources in it."""
     backend = choose()
     bound = os.environ.get("PYOPENGL_PLATFORM", "")
-    if bound in BACKENDS and not os.environ.get("MUJOCO_GL"):
+    if bound in BACKENDS and ("OpenGL" in sys.modules or not os.environ.get("MUJOCO_GL")):
         backend = bound  # PyOpenGL knows one platform per process, and has it already
     # llvmpipe's own threads cost more than they bring for small pictures.
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    os.environ.setdefault("PYOPENGL_PLATFORM", backend)
+    os.environ["PYOPENGL_PLATFORM"] = backend
     try:
         context = importlib.import_module(f"mujoco.{backend}").GLContext(pixels, pixels)
         context.make_current()

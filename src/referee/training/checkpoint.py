@@ -18,8 +18,10 @@ DOCUMENTED = ("epoch", "model_state_dict", "optimizer_state_dict", "train_loss",
 
 def save(path: Path, values: dict[str, Any]) -> None:
     """The whole file, or none of it."""
-    with files.replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(values, file)  # to a path, torch would not say that the disk is full
+    with files.replacing(path) as temporary:
+        with temporary.open("wb") as file:
+            torch.save(values, file)  # to a path, torch would not say that the disk is full
+        checksums.seal_zip(temporary)
 
 
 def link(step: Path, folder: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,21 @@ import torch
 from torch import Tensor
 
 from referee.datasets import npy
+from referee.datasets.fingerprint import BLOCK, Fingerprint
 from referee.datasets.frames import FrameOptions, build_frames
 from referee.datasets.payload import RewardBinaryDataset
-from referee.datasets.split import frame_hashes
+from referee.datasets.source import left_out
 from referee.episodes import Episode, EpisodeStore
 from referee.episodes.formats.detect import read_any
+from referee.episodes.health import ADVICE, blank_fault
 from referee.errors import RefereeError
 from referee.models.spec import MAIN_NAMES
 from referee.training.features import content_hash
 
 Say = Callable[[str], None]
 _log = logging.getLogger(__name__)
+LOOKED_AT = 64
+"""Frames of a file whose pictures are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +120,21 @@ class FrameSet:
         """What was to be done in them, in words, where the files say it."""
         return sorted({str(task) for part in self.parts for task in part.metadata.get("tasks", ())})
 
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What the frames look like to the first camera; all of them are read once."""
+        return Fingerprint.of(images for _, images in self.by_episode())
+
+    def by_episode(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Id and pictures uint8[n,H,W,3] of the first camera, of each episode in turn, a long one in parts."""
+        rows: dict[str, list[int]] = {}
+        for row, (episode, _) in enumerate(self.places()):
+            rows.setdefault(episode, []).append(row)
+        for episode, mine in rows.items():
+            for start in range(0, len(mine), BLOCK):
+                images = self.batch(mine[start : start + BLOCK])[0].numpy()
+                yield episode, images if images.ndim == 4 else images[:, 0]
+
     def places(self) -> list[tuple[str, int]]:
         """Episode and frame of each sample; the file's name and a number where a file does not say it."""
         found: list[tuple[str, int]] = []
@@ -148,6 +167,8 @@ class Data:
             "files": {name: [str(part.path.absolute()) for part in side.parts] for name, side in there.items()},
             "frames": {name: len(side) for name, side in there.items()},
             "tasks": self.train.tasks(),
+            "fingerprint": {name: side.fingerprint.to_json() for name, side in there.items()},
+            "picture_size": [int(side) for side in self.train.size],
         }
 
 
@@ -158,12 +179,16 @@ def open_data(options: DataOptions, folder: Path, say: Say | None = None) -> Dat
     """
     say = say or (lambda line: None)
     train, val = _files(options, folder, say)
+    built = folder / "train.pt" in train
+    """From episodes, whose pictures were looked at then."""
     data = Data(FrameSet(train, options.cameras), FrameSet(val, options.cameras) if val else None)
     for name, side in (("training", data.train), ("validation", data.val)):
         if side is not None:
             _check(name, side)
             wins = int(side.labels.sum())
             say(f"{name}: {wins} success and {len(side) - wins} fail frames, cameras {', '.join(side.cameras)}")
+            for line in () if built else _blank(name, side):
+                say(f"warning: {line}")
     if data.val is not None:
         if data.val.cameras != data.train.cameras or data.val.size != data.train.size:
             raise RefereeError(
@@ -220,7 +245,10 @@ def _episodes(options: DataOptions, say: Say) -> tuple[Any, str]:
         return _Again(lambda: npy.read(positive, negative)), f"{positive}, {negative}"
     assert source is not None
     if (source / "episodes").is_dir():
-        return EpisodeStore(source, create=False), str(source)
+        store = EpisodeStore(source, create=False)
+        for line in left_out(store):
+            say(f"warning: {line}")
+        return store, str(source)
     return _Again(lambda: read_any(source)), str(source)
 
 
@@ -273,8 +301,21 @@ def _check(name: str, side: FrameSet) -> None:
         raise RefereeError(f"{path}: the {name} split has no {word} frame, and so nothing to tell apart: label more")
 
 
+def _blank(name: str, side: FrameSet) -> list[str]:
+    """One line for each camera whose pictures show nothing, by some frames of a file."""
+    rows = np.unique(np.linspace(0, len(side) - 1, LOOKED_AT).round().astype(int))
+    images = side.batch(rows)[0].numpy()
+    views = images if images.ndim == 5 else images[:, None]
+    faults = ((camera, blank_fault(views[:, place])) for place, camera in enumerate(side.cameras))
+    return [
+        f"pictures of {camera} {fault} in most of {len(rows)} sampled {name} frames of {len(side)}: {ADVICE[fault]}"
+        for camera, fault in faults
+        if fault
+    ]
+
+
 def _refuse_leak(train: FrameSet, val: FrameSet) -> None:
-    """No frame of validation may be one of training, by its name where it has one, else by its content."""
+    """No frame of validation may be one of training, and no episode a copy of one, whatever both are called."""
     if train.episodes() and val.episodes():
         both = sorted(set(train.places()) & set(val.places()))
         if both:
@@ -283,18 +324,9 @@ def _refuse_leak(train: FrameSet, val: FrameSet) -> None:
                 f"{val.parts[0].path}: frame {frame} of episode {episode} and {len(both) - 1} more are also in "
                 f"{train.parts[0].path}: split by episode"
             )
-        return
-    hashes = [set(_hashes(side)) for side in (train, val)]
-    shared = len(hashes[0] & hashes[1])
-    if shared > 1 and shared > len(hashes[1]) / 2:
-        raise RefereeError(
-            f"{shared} of {len(hashes[1])} different frames of {val.parts[0].path} are also in {train.parts[0].path}: "
-            "split by episode"
-        )
-
-
-def _hashes(side: FrameSet) -> Iterator[int]:
-    blocks = (range(start, min(start + 256, len(side))) for start in range(0, len(side), 256))
-    return itertools.chain.from_iterable(
-        frame_hashes(side.batch(np.asarray(block))[0].numpy()).tolist() for block in blocks
-    )
+    for episode, images in val.by_episode():
+        if train.fingerprint.holds(images):
+            raise RefereeError(
+                f"{val.parts[0].path}: most frames of episode {episode} are also in {train.parts[0].path}: split by "
+                "episode, and keep copies of an episode on one side"
+            )

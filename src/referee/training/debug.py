@@ -21,6 +21,12 @@ LIMIT = 200
 """Pictures of each kind; spread evenly over all frames."""
 
 
+def already(folder: Path) -> str:
+    """What to say of the pictures of an earlier training in a folder; empty where there are none."""
+    count = sum(1 for _ in folder.rglob("*.png"))
+    return f", beside {count} that were there" if count else ""
+
+
 def save_by_label(frames: FrameSet, folder: Path, limit: int = LIMIT) -> int:
     """`success/<episode>_frame049.png` and `fail/…` of some frames; returns how many."""
     places, labels = frames.places(), frames.labels.numpy()

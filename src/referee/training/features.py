@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from referee.training.source import FeatureSource, Frames
 _log = logging.getLogger(__name__)
 BATCH = 512
 """Frames read at once; the model takes them by pieces."""
-VERSION = 2
+VERSION = 3
+SUM_DIGITS = 16
 
 
 def cached_features(
@@ -85,15 +87,17 @@ def _encode(
             if progress is not None:
                 progress(len(rows))
         file.flush()
-        file.write(checksums.crc32_of(temporary).encode())
+        file.write(checksums.page_sum_of(temporary).encode())
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether features are there as they were written: eight digits at the end are the checksum of the rest."""
+    """Whether features are there as they were written: sixteen digits at the end are the sum of the rest."""
     if not path.exists():
         return False
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size > 8 else np.zeros(8, np.uint8)
-    if checksums.crc32(content[:-8].data) == content[-8:].tobytes().decode("ascii", "replace"):
+    with path.open("rb") as file:
+        file.seek(-min(SUM_DIGITS, path.stat().st_size), os.SEEK_END)
+        written = file.read().decode("ascii", "replace")
+    if checksums.page_sum_of(path, without=SUM_DIGITS) == written:
         return True
     _log.warning("%s has changed since it was written (checksum): the frames are encoded again", path)
     return False

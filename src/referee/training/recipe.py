@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import shutil
 import time
@@ -40,6 +41,7 @@ MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": DEFAULT_ARCH}
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,8 @@ def train(
 
     def say(line: str) -> None:
         warned = line.startswith("warning:")
+        if warned and console.quiet:
+            _log.warning("%s", line.removeprefix("warning: "))
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
     began = time.time()
@@ -109,8 +113,9 @@ def train(
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
     if options.data.debug_save_dir is not None:
-        count = debug.save_by_label(data.train, options.data.debug_save_dir / "training")
-        say(f"{count} training frames as pictures in {options.data.debug_save_dir / 'training'}")
+        shown = options.data.debug_save_dir / "training"
+        there = debug.already(shown)
+        say(f"{debug.save_by_label(data.train, shown)} training frames as pictures in {shown}{there}")
     model = make_model(options, data, say)
     options = replace(options, fit=_with_warmup(options, model, say))
     if options.fit.best_metric != "train_accuracy" and data.val is None:
@@ -355,8 +360,9 @@ def _finish(
         blocks = np.array_split(np.arange(len(data.val)), -(-len(data.val) // 256))
         logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
         shown = options.data.debug_save_dir / "validation"
+        there = debug.already(shown)
         count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, shown)
-        say(f"{count} validation frames as pictures in {shown}")
+        say(f"{count} validation frames as pictures in {shown}{there}")
     say(f"{result.reason} at step {result.step} after {result.seconds:.1f} s; best at step {best.step}:")
     say(f"  {describe(best)}")
     return folder
@@ -391,7 +397,8 @@ def _artifact(
     if best is not None:
         provenance["step"] = best.step
         provenance["train"] = {"loss": best.train_loss, "accuracy": best.train_accuracy}
-        provenance["val"] = None if best.val is None else vars(best.val)
+        scores = None if best.val is None else vars(best.val).items()
+        provenance["val"] = scores and {name: value if math.isfinite(value) else None for name, value in scores}
     return Artifact(model.eval(), provenance=provenance)
 
 

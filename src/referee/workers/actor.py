@@ -37,13 +37,18 @@ class ActorWorker:
             return self.learner.update(rollout, progress=progress, critic_only=iteration < warmup)
 
     def save_state(self) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
-        """Moments of the optimiser; states of generators."""
-        return checkpoint.optimizer_tensors(self.learner.optimizer), {"shuffle": self.generator.get_state().numpy()}
+        """Moments of the optimiser; states of generators and of the trust region."""
+        arrays = {"shuffle": self.generator.get_state().numpy()}
+        if self.learner.trust is not None:
+            arrays["trust_share"] = np.array(self.learner.trust.share)
+        return checkpoint.optimizer_tensors(self.learner.optimizer), arrays
 
     def restore_state(self, tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         checkpoint.restore_optimizer(self.learner.optimizer, dict(tensors))
         self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
+        if self.learner.trust is not None and "trust_share" in arrays:
+            self.learner.trust.share = float(arrays["trust_share"])
 
 
 def pay_rollout(rollout: Rollout, scored: Scored, options: RewardOptions) -> None:

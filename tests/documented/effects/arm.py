@@ -192,10 +192,11 @@ def robots_are_rewarded_and_not_texts(case: Case, tools: Tools) -> None:
 def teleoperated(case: Case, tools: Tools, probability: float, *overrides: str) -> list[str]:
     """The lines of six steps on the twin, where the model gives this probability to every frame."""
     torch.manual_seed(0)
+    folder = tools.here / f"run_{len(list(tools.here.glob('run_*')))}"
     fixed(probability, cameras=("wrist",), resize="bilinear", image_size=128).save(tools.here / "model")
     tools.capsys.readouterr()
     run(case.load(*TWIN, *ALONE, f"reward.model.model_path={tools.here / 'model'}", "runner.policy=random",
-                  "runner.max_steps=6", "reward.late_seconds=20", f"runner.logger.log_path={tools.here / 'run'}",
+                  "runner.max_steps=6", "reward.late_seconds=20", f"runner.logger.log_path={folder}",
                   *overrides))  # fmt: skip
     return tools.capsys.readouterr().out.splitlines()
 

@@ -103,7 +103,7 @@ def net(case: Case, tools: Tools, *overrides: str) -> RewardModel:
 def trained(case: Case, tools: Tools, *overrides: str) -> tuple[Artifact, Loaded]:
     """A whole training, of one epoch."""
     loaded = case.load(*SMALL, "runner.max_epochs=1", *overrides)
-    return Artifact.load(train_placed(loaded, Console(file=io.StringIO()))), loaded
+    return Artifact.load(train_placed(loaded, Console(file=io.StringIO())).folder), loaded
 
 
 # --- data ---

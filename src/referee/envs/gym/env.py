@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from referee.config.gym import GymEnvConfig, arguments
 from referee.config.imports import import_modules
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, ends, split_views
-from referee.envs.gym.share import Share
+from referee.envs.gym.share import Share, choose_renderer
 from referee.errors import RefereeError
 from referee.pictures import enlarged
 from referee.processes import cores, main_left_out
@@ -32,6 +32,7 @@ class GymVectorEnv(RefereeVectorEnv):
     * Actions are in [−1, 1] and scaled to the bounds of the environment's own.
     * `states` holds what is no image, flattened; a goal observation in the order observation, achieved_goal,
       desired_goal. Image entries are cameras under their names; `render` is the environment's `render()`.
+      With `images`, a function of the environment draws them instead.
     * A state is saved as the seed of its episode and the actions since, and had again by living them again.
 
     >>> env = GymVectorEnv(GymEnvConfig(id="FetchReach-v4", num_envs=8))
@@ -52,6 +53,7 @@ class GymVectorEnv(RefereeVectorEnv):
 
     def _declare(self, config: GymEnvConfig, spec: gym.envs.registration.EnvSpec, facts: Mapping[str, Any]) -> None:
         self.cameras = tuple(facts["cameras"])
+        self.can_film = bool(self.cameras)
         if not self.cameras and self.obs_mode != "state":
             raise RefereeError(f"{spec.id} gives no pictures: env.*.obs_mode={self.obs_mode} needs them, use state")
         steps = config.max_episode_steps or facts["max_episode_steps"]
@@ -268,6 +270,7 @@ def find_spec(name: str | None) -> gym.envs.registration.EnvSpec:
     """What Gymnasium knows of an id; one line where it knows nothing."""
     if not name:
         raise RefereeError("env.*.id is not given: name an environment of Gymnasium, e.g. env.train.id=FetchReach-v4")
+    choose_renderer()
     module, colon, plain = name.rpartition(":")
     try:
         if colon:
@@ -294,8 +297,8 @@ def _vector_env(config: GymEnvConfig, spec: gym.envs.registration.EnvSpec) -> As
     makers = [
         partial(
             Share, spec, first=i * size, count=size, kwargs=arguments(config.kwargs),
-            max_episode_steps=config.max_episode_steps, cameras=config.cameras, image_size=config.image_size,
-            success_key=config.success_key, keep_final_images=config.keep_final_images,
+            max_episode_steps=config.max_episode_steps, cameras=config.cameras, images=config.images,
+            image_size=config.image_size, success_key=config.success_key, keep_final_images=config.keep_final_images,
         )
         for i in range(count)
     ]  # fmt: skip

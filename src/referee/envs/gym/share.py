@@ -7,7 +7,8 @@ as many real ones as its process is to step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes.util import find_library
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 RENDER = "render"
 """The camera that is the environment's own `render()`."""
 KEEP = "env.*.keep_final_images=true"
+DrawImages = Callable[[gym.Env[Any, Any]], Any]
+"""From an environment to its pictures: {camera: uint8[H,W,3]}, or one picture alone."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,9 @@ class Layout:
             return Layout((), tuple(("main_images",) if cameras is None else cameras), ("main_images",))
         if not isinstance(space, gym.spaces.Dict):
             return Layout(None, tuple((RENDER,) if cameras is None else cameras), ())
-        images = tuple(key for key, entry in space.spaces.items() if is_image(entry))
-        states = [key for key in space.spaces if key not in images]
+        entries = flat(space.spaces)
+        images = tuple(key for key, entry in entries.items() if is_image(entry))
+        states = [key for key in entries if key not in images]
         states.sort(key=lambda key: GOAL_KEYS.index(key) if key in GOAL_KEYS else len(GOAL_KEYS))
         selected = tuple((images or (RENDER,)) if cameras is None else cameras)
         unknown = [camera for camera in selected if camera not in (*images, RENDER)]
@@ -60,16 +64,40 @@ class Layout:
         """f32[d]: the state in an observation, flattened entry by entry."""
         if self.state_keys is None:
             return np.asarray(gym.spaces.flatten(space, observation), np.float32).reshape(-1)
-        assert isinstance(space, gym.spaces.Dict) or not self.state_keys
-        parts = [np.asarray(gym.spaces.flatten(space[key], observation[key])).reshape(-1) for key in self.state_keys]  # type: ignore[index]
-        return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32)
+        if not self.state_keys:
+            return np.zeros(0, np.float32)
+        assert isinstance(space, gym.spaces.Dict)
+        spaces, entries = flat(space.spaces), flat(observation)
+        parts = [np.asarray(gym.spaces.flatten(spaces[key], entries[key])).reshape(-1) for key in self.state_keys]
+        return np.concatenate(parts).astype(np.float32)
 
     def image(self, observation: Any, camera: str) -> np.ndarray | None:
         """uint8[H,W,3] of a camera that is in the observation; None for one that is not."""
         if camera not in self.image_keys:
             return None
-        entry = observation[camera] if isinstance(observation, Mapping) else observation
+        entry = flat(observation)[camera] if isinstance(observation, Mapping) else observation
         return channels_last(np.asarray(entry))
+
+
+def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of nested dicts, each under its last name, or under all with dots where that stands twice.
+
+    >>> flat({"pixels": {"front": 1, "wrist": 2}, "agent_pos": 3})
+    {'front': 1, 'wrist': 2, 'agent_pos': 3}
+    """
+    if not any(isinstance(entry, Mapping) for entry in entries.values()):
+        return dict(entries)
+    leaves = list(_leaves(entries))
+    count = Counter(path[-1] for path, _ in leaves)
+    return {path[-1] if count[path[-1]] == 1 else ".".join(path): entry for path, entry in leaves}
+
+
+def _leaves(entries: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, entry in entries.items():
+        if isinstance(entry, Mapping):  # a Dict space is one, too
+            yield from _leaves(entry, (*path, key))
+        else:
+            yield (*path, key), entry
 
 
 def is_image(space: gym.Space[Any]) -> bool:
@@ -117,26 +145,28 @@ class Share(gym.Env[Any, np.ndarray]):
 
     def __init__(
         self, spec: gym.envs.registration.EnvSpec, *, first: int, count: int, kwargs: Mapping[str, Any],
-        max_episode_steps: int | None, cameras: Sequence[str] | None, image_size: int, success_key: str | None,
-        keep_final_images: bool,
+        max_episode_steps: int | None, cameras: Sequence[str] | None, images: str | None, image_size: int,
+        success_key: str | None, keep_final_images: bool,
     ) -> None:  # fmt: skip
-        _choose_renderer()
+        choose_renderer()
         self.name = spec.id
         self.ids = range(first, first + count)
         self._size, self._keep_final = image_size, keep_final_images
         self._success = success_reader(success_key)
         self._success_key = success_key
-        draws = cameras is None or RENDER in cameras
+        self._images: DrawImages | None = None if images is None else load_attribute(images, "env.*.images")
+        draws = images is None and (cameras is None or RENDER in cameras)
         mode = {"render_mode": "rgb_array"} if draws and "rgb_array" in _render_modes(spec) else {}
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         self._slots = [_Slot(gym.make(spec, **{**mode, **kwargs, **limit})) for _ in self.ids]
         env = self._slots[0].env
-        self.layout = Layout.of(env.observation_space, cameras, self.name)
-        if RENDER in self.layout.cameras and env.render_mode != "rgb_array":
+        self.layout = Layout.of(env.observation_space, None if self._images else cameras, self.name)
+        observation, _ = env.reset(seed=0)
+        if self._images is not None:
+            self.layout = self._own_cameras(env, cameras)
+        elif RENDER in self.layout.cameras and (why := _cannot_draw(env)):
             if cameras is not None:
-                raise RefereeError(
-                    f"{self.name} draws no pictures (no render_mode rgb_array): env.*.cameras may not name render"
-                )
+                raise RefereeError(f"{self.name} draws no pictures ({why}): env.*.cameras may not name render")
             self.layout = Layout(self.layout.state_keys, (), self.layout.image_keys)
         box = env.action_space
         if not isinstance(box, gym.spaces.Box) or len(box.shape) != 1:
@@ -147,7 +177,7 @@ class Share(gym.Env[Any, np.ndarray]):
         if not np.isfinite([box.low, box.high]).all():
             raise RefereeError(f"{self.name} has actions without bounds ({box}): wrap it in RescaleAction")
         self._low, self._high = box.low.astype(np.float64), box.high.astype(np.float64)
-        state_size = len(self.layout.state(env.reset(seed=0)[0], env.observation_space))
+        state_size = len(self.layout.state(observation, env.observation_space))
         real = gym.spaces.Box(-np.inf, np.inf, (count, state_size), np.float32)
         flags = gym.spaces.MultiBinary(count)
         self.observation_space = gym.spaces.Dict(
@@ -229,7 +259,7 @@ class Share(gym.Env[Any, np.ndarray]):
         out = {}
         for number, slot in zip(self.ids, self._slots, strict=True):
             if number in ids and not final:
-                out[number] = self._picture(slot, self.layout.cameras[0])
+                out[number] = self._pictures(slot)[0]
             elif number in ids:
                 out[number] = self._draw_last(slot)[0]
         return out
@@ -238,7 +268,23 @@ class Share(gym.Env[Any, np.ndarray]):
 
     @property
     def _renders(self) -> bool:
-        return RENDER in self.layout.cameras
+        """Whether pictures cost time, so that they are made when they are asked for."""
+        return self._images is not None or RENDER in self.layout.cameras
+
+    def _own_cameras(self, env: gym.Env[Any, Any], cameras: Sequence[str] | None) -> Layout:
+        """The layout where a function of the environment draws: the names are those that it answers with."""
+        names = tuple(self._drawn_by_function(env))
+        unknown = [camera for camera in cameras or () if camera not in names]
+        if unknown:
+            raise RefereeError(
+                f"env.*.images draws no camera {unknown[0]!r}: env.*.cameras may name {', '.join(names)}"
+            )
+        return Layout(self.layout.state_keys, names if cameras is None else tuple(cameras), self.layout.image_keys)
+
+    def _drawn_by_function(self, env: gym.Env[Any, Any]) -> Mapping[str, Any]:
+        assert self._images is not None
+        pictures = self._images(env)
+        return pictures if isinstance(pictures, Mapping) else {"main_images": pictures}
 
     def _state(self, slot: _Slot) -> np.ndarray:
         return self.layout.state(slot.observation, slot.env.observation_space)
@@ -272,16 +318,26 @@ class Share(gym.Env[Any, np.ndarray]):
         """False once a step has told nothing about success."""
         return not self._warned
 
+    def _pictures(self, slot: _Slot) -> list[np.ndarray]:
+        """uint8[H,W,3] of each camera, in their order."""
+        if self._images is not None:
+            drawn = self._drawn_by_function(slot.env)
+            return [self._checked(camera, drawn[camera]) for camera in self.layout.cameras]
+        return [self._picture(slot, camera) for camera in self.layout.cameras]
+
     def _picture(self, slot: _Slot, camera: str) -> np.ndarray:
         image: Any = self.layout.image(slot.observation, camera)
-        image = np.asarray(slot.env.render() if image is None else image)
+        return self._checked(camera, slot.env.render() if image is None else image)
+
+    def _checked(self, camera: str, picture: Any) -> np.ndarray:
+        image = np.asarray(picture)
         if image.ndim != 3 or image.shape[-1] != 3:
             raise RefereeError(f"{self.name}: camera {camera} gave no picture [H,W,3] but {image.shape}")
-        picture: np.ndarray = image.astype(np.uint8, copy=False)
-        return picture
+        checked: np.ndarray = image.astype(np.uint8, copy=False)
+        return checked
 
     def _draw(self, slot: _Slot) -> np.ndarray:
-        pictures = [scaled(self._picture(slot, camera), self._size) for camera in self.layout.cameras]
+        pictures = [scaled(picture, self._size) for picture in self._pictures(slot)]
         return np.stack(pictures) if pictures else np.zeros((0, self._size, self._size, 3), np.uint8)
 
     def _draw_last(self, slot: _Slot) -> np.ndarray:
@@ -307,6 +363,17 @@ class Share(gym.Env[Any, np.ndarray]):
             )
 
 
+def _cannot_draw(env: gym.Env[Any, Any]) -> str | None:
+    """Why `render()` gives no pictures, asked before anything depends on them; None where it does."""
+    if env.render_mode != "rgb_array":
+        return "no render_mode rgb_array"
+    try:
+        env.render()
+    except (gym.error.Error, ImportError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
 def _render_modes(spec: gym.envs.registration.EnvSpec) -> Sequence[str]:
     """The render modes that an environment's class declares."""
     entry = spec.entry_point
@@ -315,9 +382,13 @@ def _render_modes(spec: gym.envs.registration.EnvSpec) -> Sequence[str]:
     return metadata.get("render_modes", ()) if isinstance(metadata, Mapping) else ("rgb_array",)
 
 
-def _choose_renderer() -> None:
-    """Draw without a screen where there is none: MuJoCo's environments would look for one."""
+def choose_renderer() -> None:
+    """Draw without a screen where there is none: MuJoCo would look for one, and decides when it is imported."""
     if os.environ.get("MUJOCO_GL") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return
+    bound = os.environ.get("PYOPENGL_PLATFORM", "")
+    if bound in ("egl", "osmesa"):  # one platform per process
+        os.environ["MUJOCO_GL"] = bound
         return
     if os.name == "posix" and (name := next((each for each in ("EGL", "OSMesa") if find_library(each)), None)):
         os.environ["MUJOCO_GL"] = name.lower()

@@ -30,6 +30,9 @@ import numpy as np
 
 from referee.episodes.episode import Episode, EpisodeError, Meta
 
+LEFT_OUT, LAST_ACTION = "left_out", "last action"
+"""In `Meta.extra`: that the last row of a file was about a step whose result is not there."""
+
 
 def of_steps(values: Sequence[Any], states: int, what: str, *, departures: bool = False) -> Sequence[Any]:
     """The entries of a list that are about the steps between `states` states."""

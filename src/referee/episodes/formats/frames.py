@@ -6,14 +6,15 @@ import contextlib
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageSequence, UnidentifiedImageError
 
+from referee import files
 from referee.episodes.episode import EpisodeError
 from referee.episodes.optional import require
 
@@ -23,6 +24,7 @@ MAX_EPISODE_FRAMES = 1_000_000
 MAX_PIXELS = 64_000_000
 PICTURES = (".png", ".jpg", ".jpeg")
 FILMS = (".mp4", ".m4v", ".mov")
+GIF = ".gif"
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
@@ -128,13 +130,49 @@ class Film:
         self._container.close()
 
 
+class Gif:
+    """The frames of an animated GIF, as `Film` gives those of an mp4 file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with naming(path):
+            self._image: Any = Image.open(path, formats=("GIF",))
+            self.width, self.height = self._image.size
+            if not 0 < self.width * self.height <= MAX_PIXELS:
+                raise EpisodeError(f"its frames have {self.width}×{self.height} pixels")
+            milliseconds = self._image.info.get("duration", 0)
+        self.fps = 1000 / milliseconds if milliseconds else None
+        self.count = 0
+
+    @property
+    def bytes_per_frame(self) -> int:
+        """Of a decoded frame."""
+        return int(self.width * self.height * 3)
+
+    def __iter__(self) -> Iterator[tuple[float, np.ndarray]]:
+        with naming(self.path):
+            for number, frame in enumerate(ImageSequence.Iterator(self._image)):
+                yield number / (self.fps or 1.0), np.asarray(frame.convert("RGB"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._image.close()
+
+
+def open_film(path: Path) -> Film | Gif:
+    """An mp4 file or a GIF."""
+    return Gif(path) if path.suffix.lower() == GIF else Film(path)
+
+
 class FilmWriter:
     """Encodes frames into one mp4 file (H.264), frame i at i/fps seconds."""
 
-    def __init__(self, path: Path, *, height: int, width: int, fps: float) -> None:
+    def __init__(self, path: Path, *, height: int, width: int, fps: float, comment: str = "") -> None:
         self.path, self.height, self.width = path, height, width
         self._av = require("av", extra="lerobot", what="writing mp4 files")
         self._container: Any = self._av.open(f"file:{path}", "w", format="mp4")
+        if comment:
+            self._container.metadata["comment"] = comment
         rate = Fraction(fps).limit_denominator(1001)
         # A key frame at every second frame, as in LeRobot: any frame is found quickly. No frame refers to a later one.
         options = {"crf": "18", "g": "2", "bf": "0", "preset": "veryfast"}
@@ -162,6 +200,28 @@ class FilmWriter:
         with contextlib.suppress(OSError, ValueError):
             self._container.close()
 
+    def __enter__(self) -> FilmWriter:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
     def _mux(self, packets: list[Any]) -> None:
         self.bytes += sum(packet.size for packet in packets)
         self._container.mux(packets)
+
+
+def save_mp4(path: Path, frames: Sequence[np.ndarray], *, fps: float, comment: str = "") -> None:
+    """A film of frames uint8[H,W,3], all of the size of the first: smaller ones are put on white."""
+    height, width = (max(frame.shape[axis] for frame in frames) for axis in (0, 1))
+    with (
+        files.replacing(path, sync=False) as temporary,
+        FilmWriter(temporary, height=height, width=width, fps=fps, comment=comment) as film,
+    ):
+        for frame in frames:
+            page = np.full((height, width, 3), 255, np.uint8)
+            page[: frame.shape[0], : frame.shape[1]] = frame
+            film.write(page[None])

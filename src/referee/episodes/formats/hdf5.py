@@ -2,13 +2,16 @@
 
 Keys of `obs` that hold uint8[T,H,W,3] are cameras, named after their key. Vectors become one array `states`, joined in
 the order of their names; `meta.extra` lists them, and what was neither. Where `next_obs` is there, its last row is the
-final state: T+1 states and T steps. Without it T rows are T states and T-1 steps, and the last action is dropped.
-`frame_labels` describes the labels file (an episode is named by its group, as `demo_0`); without one, success is
-unknown. Only the file itself is read: links and data that lead out of it are refused.
+final state: T+1 states and T steps. Without it T rows are T states and T-1 steps, and the last action is dropped; all
+rewards are kept as the signal `row_rewards`. The task is the sentence of the demo (`ep_meta`), of the file
+(`problem_info`), or the name of the environment (`env_args`). Success is unknown until a labels file or the rewards
+say it (see `frame_labels` and `step_success`); an episode is named by its group, as `demo_0`. Only the file itself is
+read: links and data that lead out of it are refused.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,17 +20,25 @@ from typing import Any
 import numpy as np
 
 from referee.episodes.episode import Episode, EpisodeError, Meta
-from referee.episodes.formats.aligned import assemble, ends
-from referee.episodes.formats.frame_labels import FrameLabels
+from referee.episodes.formats.aligned import LAST_ACTION, LEFT_OUT, assemble, ends
 from referee.episodes.formats.frames import check_size, naming, stack_views
+from referee.episodes.formats.step_success import ROW_REWARDS
 from referee.episodes.optional import require
 
 _MAX_NAMES = 1_000_000
+_MAX_TEXT = 1000
 
 
-def read(path: Path, labels: Path | None = None, *, cameras: Sequence[str] | None = None) -> Iterator[Episode]:
+def read(path: Path, *, cameras: Sequence[str] | None = None) -> Iterator[Episode]:
     """The episodes of a file, in the order of their numbers; with `cameras`, only those views, in that order."""
-    return _File(path, cameras).episodes(labels)
+    return _File(path, cameras).episodes()
+
+
+def names(path: Path) -> list[str]:
+    """What the episodes of a file are called, without reading them."""
+    file = _File(path, None)
+    file.close()
+    return file.names
 
 
 class _File:
@@ -43,13 +54,12 @@ class _File:
             if not self.names:
                 raise EpisodeError("has no episodes in data/")
 
-    def episodes(self, labels: Path | None) -> Iterator[Episode]:
-        """All of them."""
-        known = FrameLabels(labels)
-        known.check_names(self.names)
-        return self._read(known)
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
-    def _read(self, labels: FrameLabels) -> Iterator[Episode]:
+    def episodes(self) -> Iterator[Episode]:
+        """All of them."""
         with self._file:
             for number, name in enumerate(self.names):
                 where = self.path / "data" / name
@@ -58,29 +68,38 @@ class _File:
                     states = self._states(demo)
                     rows = len(next(iter(states.values())))
                     actions, rewards, dones = (self._steps(demo, key, rows) for key in ("actions", "rewards", "dones"))
-                success = labels.success(name, rows)
-                with np.errstate(over="ignore", invalid="ignore"), naming(where):
                     images = {key: states[key] for key in self._chosen(states)}
                     vectors = {key: value for key, value in states.items() if value.ndim == 2}
                     observations = stack_views(images)
                     if vectors:
                         observations["states"] = np.concatenate([*vectors.values()], axis=1).astype(np.float32)
-                    extra = {
+                    extra: dict[str, Any] = {
                         "name": name,
                         "states": [[key, value.shape[1]] for key, value in vectors.items()],
                         "skipped": [key for key in self._names(demo["obs"]) if key not in states],
                     }
+                    if actions is not None and len(actions) == rows:
+                        extra[LEFT_OUT] = LAST_ACTION
+                    task, description = self._task(demo)
                     episode = assemble(
                         observations,
-                        Meta(source=str(self.path), cameras=tuple(images), episode=number, extra=extra),
+                        Meta(
+                            task=task, description=description, source=str(self.path), cameras=tuple(images),
+                            episode=number, extra=extra,
+                        ),
                         actions=None if actions is None else actions[: rows - 1].astype(np.float32),
                         rewards=None if rewards is None else rewards[: rows - 1, 0].astype(np.float32),
                         terminated=None
                         if dones is None
                         else ends(dones[:, 0].tolist(), rows, "dones", departures=True),
-                        success=success,
-                    )
+                        signals={} if rewards is None or len(rewards) < rows else {ROW_REWARDS: rewards[:, 0]},
+                    )  # fmt: skip
                 yield episode
+
+    def _task(self, demo: Any) -> tuple[str, str]:
+        """The name of the environment and the task in words, where the file says them."""
+        sentence = _text(demo, "ep_meta", "lang") or _text(self.data, "problem_info", "language_instruction")
+        return _text(self.data, "env_args", "env_name"), sentence
 
     def _states(self, demo: Any) -> dict[str, np.ndarray]:
         """Pictures [N,H,W,3] and vectors [N,d] by their keys."""
@@ -155,6 +174,16 @@ class _File:
         if unknown := [name for name in self.cameras if name not in images]:
             raise EpisodeError(f"has no camera {unknown[0]!r}: it has {', '.join(images) or 'none'}")
         return list(self.cameras)
+
+
+def _text(group: Any, attribute: str, key: str) -> str:
+    """A text out of an attribute that holds a JSON object; empty where it is not there."""
+    try:
+        value = json.loads(group.attrs[attribute]) if attribute in group.attrs else None
+    except (TypeError, ValueError, RecursionError, OSError):
+        return ""
+    text = value.get(key) if isinstance(value, dict) else None
+    return text.strip()[:_MAX_TEXT] if isinstance(text, str) else ""
 
 
 def _order(name: str) -> list[tuple[int, str]]:

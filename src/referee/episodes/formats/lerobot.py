@@ -13,10 +13,10 @@ T+1 states and T actions.
     complementary_info.<name>                     the episode's signals
 
 Datasets of others have T rows and no final state. They become T states and T-1 actions; the last action is dropped. A
-`next.success` of theirs is taken as the label of the frame in the same row. This is a choice: they differ in whether
-a row shows the frame before or after its step (LeRobot's `gym_manipulator` records the one after), and where it is the
-one before, labels come a frame early; taking them for the next frame would lose the last, often the only success.
-Rewards and the like stay complete as signals.
+`next.success` of theirs is taken as the label of the frame in the same row. This is a choice: recorders, and versions
+of LeRobot's `gym_manipulator`, differ in whether a row shows the frame before or after its step. Where it is the one
+before, labels come a frame early; taking them for the next frame would lose the last, often the only success.
+`step_success` makes the other choice, or labels by `next.reward`: rows of both stay complete as signals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from referee.episodes.episode import IMAGES, Episode, EpisodeError, Meta
-from referee.episodes.formats.aligned import assemble, ends
+from referee.episodes.formats.aligned import LAST_ACTION, LEFT_OUT, assemble, ends
 from referee.episodes.formats.frames import Film, check_size, decode_picture, naming, stack_views
 from referee.episodes.formats.lerobot_writer import (
     BOOKKEEPING,
@@ -70,6 +70,11 @@ def read(path: Path, *, cameras: Sequence[str] | None = None) -> Iterator[Episod
     """The episodes of a dataset folder, in order; with `cameras`, only those views, in that order."""
     dataset = _Dataset(path, cameras)
     return dataset.episodes()
+
+
+def names(path: Path) -> list[str]:
+    """What the episodes of a dataset are called: their index."""
+    return [str(row["episode_index"]) for row in _Dataset(path, None)._read_index()]
 
 
 @dataclass(frozen=True)
@@ -228,7 +233,7 @@ class _Dataset:
             cameras=tuple(view.camera for view in self.views),
             episode=int(row["episode_index"]),
             fps=self.fps,
-            extra={"skipped": self.skipped} if self.skipped else {},
+            extra={**({"skipped": self.skipped} if self.skipped else {}), LEFT_OUT: LAST_ACTION},
         )
 
     def _film_frames(self, view: _Feature, row: dict[str, Any], length: int) -> np.ndarray:

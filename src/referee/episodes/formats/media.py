@@ -1,11 +1,12 @@
-"""Imports folders of pictures and mp4 films, with a labels file that says which frames are a success.
+"""Imports folders of pictures, mp4 films and GIFs.
 
     folder/run_1/0001.png …    each subfolder is an episode, named after it; its pictures in the order of their numbers
     folder/0001.png …          pictures without subfolders are one episode, named after the folder
     folder/run_1.mp4 …         each film is an episode, named after the file without its ending
+    folder/run_1.gif …         the same, in a folder that holds no other films and no pictures
 
 N frames become N states and N-1 steps. Nobody knows the actions: they have no elements, rewards are 0, and
-`meta.extra["missing"]` says so. `frame_labels` describes the labels file; without one, success is unknown.
+`meta.extra["missing"]` says so. Success is unknown until a labels file says it (see `frame_labels`).
 """
 
 from __future__ import annotations
@@ -18,43 +19,46 @@ import numpy as np
 
 from referee.episodes.episode import Episode, EpisodeError, Meta
 from referee.episodes.formats.aligned import assemble
-from referee.episodes.formats.frame_labels import FrameLabels
-from referee.episodes.formats.frames import FILMS, PICTURES, Film, check_size, decode_picture, naming
+from referee.episodes.formats.frames import FILMS, GIF, PICTURES, check_size, decode_picture, naming, open_film
 
 CAMERA = "main"
 
 
-def read(path: Path, labels: Path | None = None) -> Iterator[Episode]:
+def read(path: Path) -> Iterator[Episode]:
     """The episodes of a folder, or of one film; what can be refused is refused before the first."""
-    found = _find(path)
-    known = FrameLabels(labels)
-    known.check_names(found)
-    return _episodes(found, known)
+    return _episodes(_find(path))
 
 
-def _episodes(found: dict[str, list[Path]], labels: FrameLabels) -> Iterator[Episode]:
+def names(path: Path) -> list[str]:
+    """What the episodes there are called, without reading them."""
+    return list(_find(path))
+
+
+def _episodes(found: dict[str, list[Path]]) -> Iterator[Episode]:
     for number, (name, paths) in enumerate(found.items()):
-        is_film = paths[0].suffix.lower() in FILMS
+        is_film = paths[0].suffix.lower() in (*FILMS, GIF)
         source = paths[0] if is_film else paths[0].parent
         frames, fps = _read_film(paths[0]) if is_film else (_read_pictures(paths), None)
         if len(frames) < 2:
             raise EpisodeError(f"{source}: has one frame, but an episode needs two")
         meta = Meta(source=str(source), cameras=(CAMERA,), episode=number, fps=fps, extra={"name": name})
-        yield assemble({"main_images": frames}, meta, success=labels.success(name, len(frames)))
+        yield assemble({"main_images": frames}, meta)
 
 
 def _find(path: Path) -> dict[str, list[Path]]:
     """The files of each episode, by its name."""
-    if path.is_file() and path.suffix.lower() in FILMS:
+    if path.is_file() and path.suffix.lower() in (*FILMS, GIF):
         return {path.stem: [path]}
     if not path.is_dir():
-        raise EpisodeError(f"{path} is neither a folder nor a film ({', '.join(FILMS)})")
+        raise EpisodeError(f"{path} is neither a folder nor a film ({', '.join((*FILMS, GIF))})")
     with naming(path):
         inside = sorted((each for each in path.iterdir() if not each.name.startswith(".")), key=_order)
         pictures = [each for each in inside if each.suffix.lower() in PICTURES]
         films = {each.stem: [each] for each in inside if each.suffix.lower() in FILMS}
         folders = {each.name: _pictures(each) for each in inside if each.is_dir()}
     folders = {name: paths for name, paths in folders.items() if paths}
+    if not pictures and not films and not folders:
+        films = {each.stem: [each] for each in inside if each.suffix.lower() == GIF}
     if pictures and (films or folders):
         raise EpisodeError(f"{path} has pictures beside films or subfolders: put them into a subfolder of their own")
     if both := films.keys() & folders.keys():
@@ -92,7 +96,7 @@ def _read_pictures(paths: list[Path]) -> np.ndarray:
 
 
 def _read_film(path: Path) -> tuple[np.ndarray, float | None]:
-    film = Film(path)
+    film = open_film(path)
     try:
         with naming(path):
             check_size(film.count, film.bytes_per_frame)

@@ -22,8 +22,8 @@ from referee.episodes.episode import Episode, EpisodeError, Meta
 
 SUFFIX = ".safetensors"
 FORMAT = "referee-episode-1"
-DATA_SUM, QUICK_SUM, HEADER_SUM = "crc32", "block_sum", "header_crc32"
-"""Metadata: checksums of the data, which the second makes quick to check in large files (`checksums.block_sum`), and of
+DATA_SUM, QUICK_SUM, HEADER_SUM = "crc32", "page_sum", "header_crc32"
+"""Metadata: checksums of the data, which the second makes quick to check in large files (`checksums.page_sum`), and of
 all that stands before the data with `NO_SUM` in place of this one."""
 NO_SUM = "00000000"
 _HEADER_KEY = f'"{HEADER_SUM}":"'.encode()
@@ -159,7 +159,7 @@ def _is_whole(data: memoryview, entries: Mapping[str, Any], metadata: Mapping[st
 
 def _quick_sum(parts: Sequence[memoryview]) -> str:
     """Of arrays that follow each other in a file."""
-    return checksums.block_sum("".join(map(checksums.block_sum, parts)).encode())
+    return checksums.page_sum("".join(map(checksums.page_sum, parts)).encode())
 
 
 def meta_of(metadata: Mapping[str, str]) -> Meta:

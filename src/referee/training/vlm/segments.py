@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,19 @@ class Segment:
         if not isinstance(found, dict) or not isinstance(found.get(IMAGES[0]), np.ndarray):
             raise RefereeError(f"{self.path} holds no {IMAGES[0]}: it is no window of `referee dataset windows`")
         return Window({name: found[name] for name in IMAGES if isinstance(found.get(name), np.ndarray)}, self.task)
+
+
+def pictures_of(segments: Iterable[Segment]) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+    """Id of each episode, and what reads the main pictures uint8[n,H,W,3] of its windows."""
+    by_episode: dict[str, list[Segment]] = {}
+    for each in segments:
+        by_episode.setdefault(each.episode, []).append(each)
+    for episode, some in by_episode.items():
+        yield episode, partial(_pictures, some)
+
+
+def _pictures(segments: Sequence[Segment]) -> np.ndarray:
+    return np.concatenate([np.asarray(each.window().frames[IMAGES[0]]) for each in segments])
 
 
 def read_segments(files: Iterable[Path | str], root: Path | str | None = None, *, frames: int = 0) -> list[Segment]:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from referee import __version__, checksums, cpu, files
 from referee.config.imports import import_modules
+from referee.datasets.fingerprint import Fingerprint
 from referee.models.vlm import qwen
 from referee.models.vlm.qwen import Qwen
 from referee.training import checkpoint, parallel
@@ -23,7 +24,7 @@ from referee.training.recipe import best_model
 from referee.training.switches import threads
 from referee.training.vlm.fit import Sft, SftReport, SftResult
 from referee.training.vlm.options import SftOptions
-from referee.training.vlm.segments import Segment, check_split, counts, digest, read_segments
+from referee.training.vlm.segments import Segment, check_split, counts, digest, pictures_of, read_segments
 
 Say = Callable[[str], None]
 
@@ -181,6 +182,7 @@ def _note(model: Qwen, train: list[Segment], val: list[Segment], options: SftOpt
         "use_chat_template": options.model.use_chat_template,
         "data": {"train": digest(train), "val": digest(val)},
         "episodes": {side: sorted({each.episode for each in some}) for side, some in (("train", train), ("val", val))},
+        "fingerprint": {"train": Fingerprint.of(pictures() for _, pictures in pictures_of(train)).to_json()},
         "options": options.to_json(),
     }
 
