@@ -73,7 +73,8 @@ bench: setup
 	$(BIN)/python benchmarks/twin_peg.py --minutes 30
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
-	$(BIN)/python benchmarks/maniskill_pushcube.py
+	$(BIN)/python benchmarks/maniskill_reward.py --task PushCube-v1
+	$(BIN)/python benchmarks/maniskill_reward.py
 	$(BIN)/python benchmarks/maniskill_pickcube.py
 	$(BIN)/python benchmarks/vlm_trend.py
 	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none

@@ -25,6 +25,12 @@ class ManiSkillEnvConfig:
     max_episode_steps: int = key(50, "steps after which an episode is cut off", low=1)
     obs_mode: str = key("state", "what the policy observes", choices=("state", "rgb", "state+rgb"))
     control_mode: str = key("pd_joint_delta_pos", "what an action moves", choices=CONTROL_MODES)
+    action_scale: float = key(
+        1.0,
+        "share of the largest motion of control_mode that an action of 1 asks for; a gripper is not scaled",
+        low=0.01,
+        high=1.0,
+    )
     reward_mode: str = key("normalized_dense", "the task's own reward", choices=("normalized_dense", "dense", "sparse"))
     success: str = key(
         "task",

@@ -113,6 +113,12 @@ class RunnerConfig:
         only_if=f"recipe=evaluate or {AT_THE_ARM}",
     )
     expert_noise: float = key(0.0, "standard deviation added to the actions", low=0, only_if="policy!=random")
+    expert_miss: float = key(
+        0.0,
+        "metres by which every second episode of the scripted expert aims beside its goal, at most: near misses",
+        low=0,
+        only_if="policy=expert",
+    )
     num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
     film: bool = key(
         True, "write a film of some episodes", only_if="recipe=evaluate or recipe=demo or recipe=train_policy"

@@ -38,8 +38,11 @@ class OwnPolicy:
         return np.clip(actions + noise, -1.0, 1.0)
 
 
-def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: int = 0) -> Policy:
-    """The policy called `name` for `env`: expert, random, or module:function (see `OwnPolicy`)."""
+def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, miss: float = 0.0, seed: int = 0) -> Policy:
+    """The policy called `name` for `env`: expert, random, or module:function (see `OwnPolicy`).
+
+    miss: metres by which every second episode of the expert aims beside its goal, at most.
+    """
     if name == "random":
         random = np.random.default_rng(seed)
         shape = (env.num_envs, *env.single_action_space.shape)  # type: ignore[misc]
@@ -57,14 +60,14 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, seed: i
 
     world = env.unwrapped
     if isinstance(world, FrankaVectorEnv):
-        return TwinExpert(world, noise=noise, seed=seed)
+        return TwinExpert(world, noise=noise, miss=miss, seed=seed)
     if isinstance(world, ManiSkillVectorEnv):
-        return ManiSkillExpert(world, noise=noise, seed=seed)
+        return ManiSkillExpert(world, noise=noise, miss=miss, seed=seed)
     if not isinstance(world, PandaVectorEnv):
         raise RefereeError(
             "this environment has no scripted expert: set runner.policy=random, or module:function of your own"
         )
-    return Expert(world, noise=noise, seed=seed)
+    return Expert(world, noise=noise, miss=miss, seed=seed)
 
 
 def demonstrations(

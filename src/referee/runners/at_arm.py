@@ -132,7 +132,7 @@ def who_acts(env: RefereeVectorEnv, loaded: Loaded) -> Policy:
     if leads == "person":
         still = np.zeros((env.num_envs, *env.single_action_space.shape), np.float32)  # type: ignore[misc]
         return lambda: still
-    return make_policy(env.unwrapped, leads, noise=runner.expert_noise, seed=runner.seed)
+    return make_policy(env.unwrapped, leads, noise=runner.expert_noise, miss=runner.expert_miss, seed=runner.seed)
 
 
 def meta_of(loaded: Loaded, env: RefereeVectorEnv) -> Meta:

@@ -46,7 +46,7 @@ def evaluate(loaded: Loaded) -> Evaluated:
     world = env.unwrapped
     if isinstance(env, Recorder):
         env.limit_episodes(runner.num_episodes)
-    policy = make_policy(world, runner.policy, noise=runner.expert_noise, seed=runner.seed)
+    policy = make_policy(world, runner.policy, noise=runner.expert_noise, miss=runner.expert_miss, seed=runner.seed)
     film = FilmMaker(world, runner.film_episodes) if runner.film and world.can_film else None
     with Progress(console=Console(), transient=True) as progress:
         task = progress.add_task(f"{env_config.task}, {runner.policy}", total=runner.num_episodes)

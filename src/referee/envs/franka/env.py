@@ -156,6 +156,11 @@ class FrankaVectorEnv(RefereeVectorEnv):
             raise RefereeError("only a twin knows what is true: set robot.driver=twin")
         return self._stage
 
+    @property
+    def elapsed(self) -> np.ndarray:
+        """Steps of the present episodes, i64[n]."""
+        return self._elapsed
+
     # --- inside ---
 
     def _connect(self) -> None:

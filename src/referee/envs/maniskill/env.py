@@ -41,6 +41,7 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
         self._held = np.zeros(self.num_envs, np.int64)
         self._just_finished = np.zeros(self.num_envs, bool)
         self._started = False
+        self._scale = np.where(facts.relative, np.float32(config.action_scale), np.float32(1.0))
         self.make_spaces(facts.action_size, facts.state_size)
         self._has_state = self.obs_mode in ("state", "state+rgb")
         self._has_images = self.obs_mode in ("rgb", "state+rgb")
@@ -69,7 +70,7 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
             raise RefereeError("step() was called before the first reset(): call reset() once")
         actions = self.check_actions(actions)
         arrays = self._worlds.arrays
-        arrays.actions[np.arange(self.num_envs), arrays.elapsed] = actions
+        arrays.actions[np.arange(self.num_envs), arrays.elapsed] = actions * self._scale
         self._worlds.step(tell_progress=self.tell_progress)
         arrays.elapsed += 1
 
@@ -133,6 +134,11 @@ class ManiSkillVectorEnv(RefereeVectorEnv):
     def true_states(self) -> np.ndarray:
         """The states f32[n,d] of this moment, as a copy, for experts: also where the policy sees pictures only."""
         return self._worlds.arrays.states.copy()
+
+    @property
+    def elapsed(self) -> np.ndarray:
+        """Steps of the present episodes, i64[n]."""
+        return self._worlds.arrays.elapsed
 
     # --- inside ---
 

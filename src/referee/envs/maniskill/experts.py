@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from referee.envs.maniskill.env import ManiSkillVectorEnv
-from referee.envs.panda.experts import Move, Table, pick_cube, push_cube
+from referee.envs.panda.experts import AimErrors, Move, Table, pick_cube, push_cube
 from referee.errors import RefereeError
 
 REACH = 0.1
-"""Metres that an action of 1 asks the hand to go."""
+"""Metres that an action of 1 asks the hand to go, with `action_scale` 1."""
 HAND_MODES = ("pd_ee_delta_pos", "pd_ee_delta_pose")
 
 
@@ -47,7 +47,7 @@ EXPERTS: dict[str, tuple[Callable[[np.ndarray, int], Seen], Callable[[Table], Mo
 class ManiSkillExpert:
     """Acts in an env whose actions move the hand; `noise` is the standard deviation of what is added to its actions."""
 
-    def __init__(self, env: ManiSkillVectorEnv, *, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, env: ManiSkillVectorEnv, *, noise: float = 0.0, miss: float = 0.0, seed: int = 0) -> None:
         task, mode = env.config.task, env.config.control_mode
         if task not in EXPERTS:
             raise RefereeError(f"of ManiSkill's tasks, {', '.join(EXPERTS)} have a scripted expert, {task} has none")
@@ -56,17 +56,20 @@ class ManiSkillExpert:
                 f"the scripted expert moves the hand, but env.*.control_mode is {mode}: set it to {HAND_MODES[0]}"
             )
         self._env, self._noise = env, noise
+        self._reach = REACH * env.config.action_scale
         self._see, self._move = EXPERTS[task]
+        self._aim = AimErrors(env.num_envs, miss, seed)
         self._random = np.random.default_rng(seed)
 
     def __call__(self) -> np.ndarray:
         """The next actions f32[n,a]."""
         env = self._env
         table = self._see(env.true_states(), env.proprio_size)
+        table = replace(table, goal=self._aim.displaced(table.goal, env.elapsed))
         target, gripper = self._move(table)
         (size,) = env.single_action_space.shape  # type: ignore[misc]
         actions = np.zeros((env.num_envs, size), np.float32)  # where the hand can turn, it does not
-        actions[:, :3] = np.clip((target - table.tcp) / REACH, -1.0, 1.0)
+        actions[:, :3] = np.clip((target - table.tcp) / self._reach, -1.0, 1.0)
         actions[:, -1] = gripper
         if self._noise:
             actions += self._noise * self._random.standard_normal(actions.shape, dtype=np.float32)

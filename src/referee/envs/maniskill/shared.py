@@ -20,6 +20,8 @@ class Facts:
     state_size: int
     proprio_size: int
     action_size: int
+    relative: list[bool]
+    """Of each entry of an action: whether it asks for a motion (an arm), not for a position (a gripper)."""
     control_hz: int
     grasp: bool
     progress: bool

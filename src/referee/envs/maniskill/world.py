@@ -110,6 +110,7 @@ class World:
             state_size=self.states.shape[1],
             proprio_size=own.shape[1],
             action_size=env.single_action_space.shape[0],
+            relative=_relative_entries(env.agent.controller, env.single_action_space.shape[0]),
             control_hz=env.control_freq,
             grasp=any(name in self._info for name in GRASPS),
             progress="normalized_dense" in env.SUPPORTED_REWARD_MODES,
@@ -146,6 +147,16 @@ def take_pictures(env: Any, cameras: Sequence[str], *, show_goal: bool) -> np.nd
         seen = sensor.get_obs(rgb=True, depth=False, position=False, segmentation=False)["rgb"]
         pictures.append(_numpy(seen)[..., :3])
     return np.stack(pictures, axis=1)
+
+
+def _relative_entries(controller: Any, size: int) -> list[bool]:
+    """Which entries of an action ask for a motion from where things are."""
+    parts = getattr(controller, "controllers", {"": controller})
+    places = getattr(controller, "action_mapping", {"": (0, size)})
+    relative = np.zeros(size, bool)
+    for name, (start, stop) in places.items():
+        relative[start:stop] = bool(getattr(parts[name].config, "use_delta", False))
+    return relative.tolist()
 
 
 def _numpy(value: torch.Tensor) -> np.ndarray:

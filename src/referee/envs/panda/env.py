@@ -152,6 +152,11 @@ class PandaVectorEnv(RefereeVectorEnv):
 
     # --- state ---
 
+    @property
+    def elapsed(self) -> np.ndarray:
+        """Steps of the present episodes, i64[n]."""
+        return self._elapsed
+
     def world(self) -> World:
         """The true state of every environment, as copies, for experts and tests."""
         return World.of(self._sim, self._goal, np.arange(self.num_envs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -101,11 +102,41 @@ EXPERTS: dict[str, Callable[[World], Move]] = {
 }
 
 
+class AimErrors:
+    """Every second episode aims beside the goal, by up to `distance` metres.
+
+    Near misses are what a reward model must tell from successes, and noise alone makes few of them.
+    """
+
+    def __init__(self, num_envs: int, distance: float, seed: int) -> None:
+        self._distance = distance
+        self._offsets = np.zeros((num_envs, 3))
+        self._random = np.random.default_rng([seed, 1])
+
+    def offsets(self, elapsed: np.ndarray) -> np.ndarray:
+        """f64[n,3]: how far each present episode aims beside its goal; drawn when an episode begins."""
+        if self._distance:
+            for i in np.flatnonzero(elapsed == 0):
+                direction = self._random.standard_normal(3)
+                length = self._distance * self._random.uniform() * (self._random.uniform() < 0.5)
+                self._offsets[i] = length * direction / np.linalg.norm(direction)
+        return self._offsets
+
+    def displaced(self, goal: np.ndarray, elapsed: np.ndarray) -> np.ndarray:
+        """The goals f64[n,3] that are aimed at, none of them inside the table."""
+        if not self._distance:
+            return goal
+        aim = goal + self.offsets(elapsed)
+        aim[:, 2] = np.maximum(aim[:, 2], np.minimum(goal[:, 2], CUBE_HALF))
+        return aim
+
+
 class Expert:
     """Acts in a Panda env; `noise` is the standard deviation of what is added to its actions (0: none)."""
 
-    def __init__(self, env: PandaVectorEnv, *, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, env: PandaVectorEnv, *, noise: float = 0.0, miss: float = 0.0, seed: int = 0) -> None:
         self._env = env
+        self._aim = AimErrors(env.num_envs, miss, seed)
         self._move = EXPERTS[env.task.name]
         self._noise = noise
         self._random = np.random.default_rng(seed)
@@ -113,6 +144,7 @@ class Expert:
     def __call__(self) -> np.ndarray:
         """The next actions f32[n,a]."""
         world = self._env.world()
+        world = replace(world, goal=self._aim.displaced(world.goal, self._env.elapsed))
         target, gripper = self._move(world)
         actions = self._env.hand_actions(GAIN * (target - world.tcp), gripper)
         if self._noise:
