@@ -2,7 +2,7 @@
 
 collect  `referee run maniskill_expert` records episodes of the scripted expert; noise makes it stumble, and every
          second episode of PickCube-v1 aims beside its goal.
-train    `referee dataset frames` and `referee run reward_training` make a reward model of them.
+train    `referee train` makes a reward model of them.
 audit    `referee audit` says how far to trust it, on other episodes.
 clone    a weak policy to begin with: it has copied a few episodes of the expert.
 start    the weak policy as it is.
@@ -66,6 +66,8 @@ class Task:
     cloned: int
     """Episodes of the expert."""
     labels: int
+    clone_noise: float = 0.1
+    """Of the expert that is cloned."""
     miss: float = 0.0
     """Metres by which every second recorded episode aims beside its goal, at most."""
     learning: tuple[str, ...] = ()
@@ -79,9 +81,9 @@ TASKS = {
         learning=("algorithm.target_kl=0", "algorithm.freeze_normaliser=false", "actor.model.start_log_std=-2.0"),
     ),
     "PickCube-v1": Task(
-        [*CHEAP, "cameras=[front,side]", "image_size=128", "action_scale=0.3"],
-        noises=(0.2, 0.4, 0.8, 1.2, 1.6), episodes=400, audited=150, length=50, steps=960_000, cloned=12, labels=480,
-        miss=0.08, learning=("actor.model.start_log_std=-1.5",),
+        [*CHEAP, "cameras=[front,side]", "image_size=64", "action_scale=0.3"],
+        noises=(0.2, 0.4, 0.8, 1.2, 1.6), episodes=400, audited=150, length=50, steps=960_000, cloned=40, labels=480,
+        clone_noise=0.2, miss=0.08, learning=("actor.model.start_log_std=-1.5",),
     ),
 }  # fmt: skip
 
@@ -120,9 +122,8 @@ def record(name: str, place: Path, episodes: int, seed: int) -> str:
 
 
 def train(folder: Path) -> str:
-    """Frames of the episodes, and a reward model from them."""
-    must("dataset", "frames", "--raw-data-path", folder / "episodes", "--output-dir", folder / "frames")
-    must("run", "reward_training", f"data.data_path={folder / 'frames'}", f"runner.logger.log_path={folder / 'reward'}")
+    """A reward model from the episodes, with all of their cameras."""
+    must("train", folder / "episodes", "--out", folder / "reward")
     return "a ResNet10"
 
 
@@ -140,7 +141,7 @@ def audit(name: str, folder: Path, seed: int) -> str:
 
 def clone(name: str, folder: Path, seed: int) -> str:
     """The weak policy, as a run of no steps."""
-    cloning = [f"episodes={TASKS[name].cloned}", "noise=0.1", "epochs=100"]
+    cloning = [f"episodes={TASKS[name].cloned}", f"noise={TASKS[name].clone_noise}", "epochs=100"]
     lines = [*common(name), *(f"algorithm.bc_warmup.{line}" for line in cloning), f"runner.seed={seed}"]
     run = Training(load("maniskill_ppo_mlp", lines).config, folder)
     run.warm_start(QUIET)

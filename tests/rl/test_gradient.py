@@ -54,3 +54,43 @@ def test_images_are_left_to_autograd() -> None:
     observations = {"main_images": images, "extra_view_images": torch.zeros(4, 0, 48, 48, 3, dtype=torch.uint8)}
     ppo.backward(Batch(observations, torch.randn(4, 3), *torch.randn(4, 4)))
     assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in policy.parameters())
+
+
+def test_side_by_side_gives_the_same_bits() -> None:
+    """With several threads, actor and critic are computed at the same time; nothing else changes."""
+    gradients = []
+    for threads in (1, 2):
+        torch.manual_seed(3)
+        policy = Policy(PolicySpec("mlp", state_size=42, image_size=0, views=0, action_size=4))
+        policy.norm.update(torch.randn(100, 42))  # type: ignore[union-attr]
+        ppo = PPO(policy, PPOConfig(), ActorConfig(global_batch_size=800), torch.Generator())
+        batch = Batch({"states": torch.randn(800, 42)}, torch.randn(800, 4), *torch.randn(4, 800))
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            parts = ppo.backward(batch)
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        assert ppo.weights.grad is not None
+        gradients.append((ppo.weights.grad.clone(), parts))
+    (serial, one), (side_by_side, two) = gradients
+    assert torch.equal(serial, side_by_side)
+    for name in ("policy_loss", "value_loss", "log_ratio"):
+        assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+def test_an_error_beside_it_is_raised() -> None:
+    """A failure in the critic's thread is not lost, and the number of threads is what it was."""
+    policy = Policy(PolicySpec("mlp", state_size=5, image_size=0, views=0, action_size=3))
+    ppo = PPO(policy, PPOConfig(), ActorConfig(global_batch_size=8), torch.Generator())
+    log_probs, values, advantages = torch.randn(3, 8)
+    batch = Batch({"states": torch.randn(8, 5)}, torch.randn(8, 3), log_probs, values, advantages, torch.randn(7))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="size"):
+            ppo.backward(batch)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

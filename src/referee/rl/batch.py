@@ -43,5 +43,5 @@ class Parts:
     """What a loss is made of."""
 
     policy_loss: Tensor
-    value_loss: Tensor
     log_ratio: Tensor
+    value_loss: Tensor

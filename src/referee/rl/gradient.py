@@ -7,6 +7,7 @@ live in arrays that are allocated once, and results are written where they are w
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -24,14 +25,36 @@ class HandGradient:
         self._config = config
         self._actor = _Tower(policy.actor, batch_size)
         self._critic = _Tower(policy.critic, batch_size)
+        self._helper: ThreadPoolExecutor | None = None
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Parts:
-        """The gradient of the loss on `batch`, into the parameters; returns what the loss is made of."""
-        config, policy, count = self._config, self._policy, len(batch)
-        assert policy.norm is not None and policy.log_std.grad is not None
-        states = policy.norm(batch.observations["states"])
+        """The gradient of the loss on `batch`, into the parameters; returns what the loss is made of.
 
+        Where torch may use several threads, actor and critic are computed side by side, since they share no weights.
+        That is faster than several threads for each of these small products, and gives the same bits.
+        """
+        norm = self._policy.norm
+        assert norm is not None
+        states = norm(batch.observations["states"])
+        threads = torch.get_num_threads()
+        if threads == 1:
+            return Parts(*self._actor_gradient(states, batch), self._critic_gradient(states, batch))
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="critic")
+        torch.set_num_threads(threads // 2)
+        try:
+            value_loss = self._helper.submit(self._critic_gradient, states, batch)
+            parts = self._actor_gradient(states, batch)
+            return Parts(*parts, value_loss.result())
+        finally:
+            torch.set_num_threads(threads)
+
+    @torch.no_grad()
+    def _actor_gradient(self, states: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients of the actor and of the noise; returns the loss of the policy and the log ratios."""
+        config, policy, count = self._config, self._policy, len(batch)
+        assert policy.log_std.grad is not None
         mean = self._actor.forward(states)
         scale = torch.exp(-policy.log_std)
         standardised = (batch.actions - mean).mul_(scale)
@@ -50,7 +73,12 @@ class HandGradient:
         torch.sum(squares.sub_(1.0).mul_(by_log_prob), dim=0, out=policy.log_std.grad)
         policy.log_std.grad.sub_(config.entropy_coef)
         self._actor.backward(standardised.mul_(scale).mul_(by_log_prob))
+        return policy_loss, log_ratio
 
+    @torch.no_grad()
+    def _critic_gradient(self, states: Tensor, batch: Batch) -> Tensor:
+        """Gradients of the critic; returns the loss of the values."""
+        config, count = self._config, len(batch)
         values = self._critic.forward(states)[:, 0]
         if config.value_clip is None:
             errors = values - batch.returns
@@ -61,7 +89,7 @@ class HandGradient:
             by_value = torch.where(change.abs_() <= config.value_clip, errors, 0.0)
         value_loss = (errors * errors).mean()
         self._critic.backward((by_value * (2.0 * config.value_coef / count))[:, None])
-        return Parts(policy_loss, value_loss, log_ratio)
+        return value_loss
 
 
 class _Tower:

@@ -141,7 +141,7 @@ class PPO:
         loss = policy_loss + config.value_coef * value_loss
         if config.entropy_coef:
             loss = loss - config.entropy_coef * self.policy.entropy()
-        return loss, Parts(policy_loss, value_loss, log_ratio)
+        return loss, Parts(policy_loss, log_ratio, value_loss)
 
     @torch.no_grad()
     def row(self, parts: Parts) -> dict[str, float]:
