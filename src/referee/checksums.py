@@ -29,6 +29,8 @@ SUMS = "checksums.json"
 """The list of a folder."""
 BLOCK = 1 << 20
 PAGE = 4096
+WINDOW = 16 << 20
+MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 SEAL = b"page_sum:"
 """The comment of a zip archive that Referee wrote; the page sum of all bytes before it follows."""
 _TAIL = re.compile(rb',?\s*"checksum":\s*"crc32:([0-9a-f]{8})"\s*\}\s*\Z')
@@ -98,13 +100,14 @@ def page_sum(data: Buffer) -> str:
 
 
 def page_sum_of(path: Path, *, without: int = 0) -> str:
-    """The sum of a file, or of all but its last bytes, a block at a time: it adds nothing to this process's memory."""
-    total, block = PageSum(), memoryview(bytearray(BLOCK))
+    """The sum of a file, or of all but its last bytes; a few megabytes of it are mapped at a time."""
+    total = PageSum()
     with path.open("rb", buffering=0) as file:
-        left = os.fstat(file.fileno()).st_size - without
-        while left > 0 and (count := file.readinto(block[:left])):
-            total.update(block[:count])
-            left -= count
+        size = os.fstat(file.fileno()).st_size - without
+        for start in range(0, size, WINDOW):
+            length = min(WINDOW, size - start)
+            with mmap.mmap(file.fileno(), length, flags=MAPPED, prot=mmap.PROT_READ, offset=start) as part:
+                total.update(memoryview(part))
     return total.hexdigest()
 
 

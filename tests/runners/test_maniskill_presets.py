@@ -61,7 +61,7 @@ def test_ppo_on_images(tmp_path: Path) -> None:
 
 def test_collecting_while_training(tmp_path: Path) -> None:
     place = f"env.train.data_collection.save_dir={tmp_path / 'data'}"
-    run("maniskill_collect_reward_data", tmp_path / "run", *PPO, place)
+    run("maniskill_collect_reward_data", tmp_path / "run", *PPO, place, "algorithm.bc_warmup.episodes=2")
     episodes = list(read_any(tmp_path / "data"))
     assert len(episodes) == 8
     assert all(episode.observations["main_images"].shape == (5, 64, 64, 3) for episode in episodes)
