@@ -261,6 +261,28 @@ def test_poses_have_the_bits_of_maniskills() -> None:
     assert torch.equal((ours[5] * batch).raw_pose, (theirs[5] * batch).raw_pose)
 
 
+def test_a_grasp_is_one_by_the_same_forces_and_angles() -> None:
+    """Around the least force and the largest angle, with forces that PhysX seldom gives."""
+    world = fast_world("PickCube-v1")
+    world.begin([0], [0])
+    agent, scene, cube = world.env.agent, world.env.scene, world.env.cube
+    impulses: dict[str, torch.Tensor] = {}
+    scene.get_pairwise_contact_impulses = lambda finger, thing: impulses[finger.name]
+    generator, verdicts = np.random.default_rng(0), []
+    for case in range(300):
+        for finger, sign in ((agent.finger1_link, 1), (agent.finger2_link, -1)):
+            opening = sign * finger.pose.to_transformation_matrix()[0, :3, 1].numpy()
+            direction = opening + generator.normal(0, 1, 3)
+            force = generator.choice([0.0, 0.45, 0.499, 0.501, 0.7, 3.0, np.nan], p=[0.1, 0.1, 0.1, 0.2, 0.2, 0.2, 0.1])
+            impulse = direction / np.linalg.norm(direction) * force * world.env.sim_timestep
+            impulses[finger.name] = torch.tensor(impulse, dtype=torch.float32)[None]
+        limits = {} if case % 2 else {"min_force": 0.7, "max_angle": 30}
+        fast, plain = agent.is_grasping(cube, **limits), type(agent).is_grasping(agent, cube, **limits)
+        assert fast.dtype == plain.dtype and fast.tolist() == plain.tolist()
+        verdicts.append(bool(plain))
+    assert 10 < sum(verdicts) < 290
+
+
 def test_nothing_read_is_kept_while_things_may_move() -> None:
     world = fast_world("PickCube-v1")
     world.begin([0], [0])
