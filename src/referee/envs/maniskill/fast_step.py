@@ -7,18 +7,20 @@ Four things differ:
 - Joint targets come from the same float32 operations in the same order, in numpy (`joint_targets`), and so does the
   arithmetic of poses (`poses`).
 - Nothing moves after the last simulation step, so each pose and each contact is read once (`ReadCache`).
-- A finger that presses less than the minimum force does not grasp at any angle, so its angle is not computed.
+- One finger that presses too little is no grasp, so the angles and the other finger are not looked at (`is_grasping`).
 - torch runs in inference mode, which changes bookkeeping and no number.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
+from mani_skill.utils import common, sapien_utils
 from mani_skill.utils.structs import Actor, Link
 
 from referee.envs.maniskill.joint_targets import find_target_setter
@@ -72,7 +74,7 @@ class FastStep:
                 body.__class__ = _CACHED.get(type(body), type(body))
                 body.read_cache = self._cache
         _cache_contacts(env.scene, self._cache)
-        _check_forces_first(env.agent, env.scene)
+        _stop_at_loose_fingers(env.agent, env.scene)
 
     def step(self, actions: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
         """`env.step` of one action f32[1,a]: the state, the reward and the info."""
@@ -108,20 +110,37 @@ _CACHED = {
 
 
 def _cache_contacts(scene: Any, cache: ReadCache) -> None:
-    original = type(scene).get_pairwise_contact_impulses
-    scene.get_pairwise_contact_impulses = lambda a, b: cache.read((id(a), id(b)), lambda: original(scene, a, b))
+    """Go through the contacts once for all pairs of bodies."""
+
+    def contacts() -> dict[tuple[Any, Any], list[tuple[Any, bool]]]:
+        """By pair of entities, whichever is first; the flag tells whether it is the first one of the contact."""
+        result: dict[tuple[Any, Any], list[tuple[Any, bool]]] = defaultdict(list)
+        for contact in scene.px.get_contacts():
+            first, second = (body.entity for body in contact.bodies)
+            result[first, second].append((contact, True))
+            result[second, first].append((contact, False))
+        return result
+
+    def impulses(a: Any, b: Any) -> torch.Tensor:
+        pair = a._bodies[0].entity, b._bodies[0].entity
+        shared = cache.read("contacts", contacts).get(pair, [])
+        return common.to_tensor(sapien_utils.compute_total_impulse(shared))[None]
+
+    scene.get_pairwise_contact_impulses = impulses
 
 
-def _check_forces_first(agent: Any, scene: Any) -> None:
-    """Let `is_grasping` return as soon as one finger presses less than it must."""
-    original = type(agent).is_grasping
+def _stop_at_loose_fingers(agent: Any, scene: Any) -> None:
+    """Let `is_grasping` return at the first finger that presses too little or at too wide an angle."""
 
     def is_grasping(object: Any, min_force: float = 0.5, max_angle: float = 85) -> torch.Tensor:
         for finger in (agent.finger1_link, agent.finger2_link):
-            force = torch.linalg.norm(scene.get_pairwise_contact_forces(finger, object), axis=1)
-            if not force >= min_force:
+            force = scene.get_pairwise_contact_forces(finger, object)
+            if not torch.linalg.norm(force, axis=1) >= min_force:
                 return torch.zeros(1, dtype=torch.bool)
-        result: torch.Tensor = original(agent, object, min_force, max_angle)
-        return result
+            axis = finger.pose.to_transformation_matrix()[..., :3, 1]
+            opening = axis if finger is agent.finger1_link else -axis
+            if not torch.rad2deg(common.compute_angle_between(opening, force)) <= max_angle:
+                return torch.zeros(1, dtype=torch.bool)
+        return torch.ones(1, dtype=torch.bool)
 
     agent.is_grasping = is_grasping
