@@ -73,6 +73,7 @@ bench: setup
 	$(BIN)/python benchmarks/twin_peg.py --minutes 30
 	$(BIN)/python benchmarks/sac_speed.py
 	$(BIN)/python benchmarks/rlpd.py
+	$(BIN)/python benchmarks/maniskill_speed.py --pool 500
 	$(BIN)/python benchmarks/maniskill_pushcube.py
 	$(BIN)/python benchmarks/maniskill_pickcube.py
 	$(BIN)/python benchmarks/vlm_trend.py

@@ -5,6 +5,7 @@ included. With `--pool`, the whole vector environment is measured, too: wall-clo
 """
 
 import argparse
+import gc
 import os
 import statistics
 import time
@@ -37,6 +38,7 @@ def make_worlds(task: str, mode: str) -> dict[str, Any]:
     fast = world.World(config(task, mode))
     if fast._fast is None:
         raise SystemExit(f"Referee takes ManiSkill's own step for {task}: there is nothing to compare")
+    gc.freeze()  # as workers do: some tasks collect garbage at the start of each episode
     return {"plain": plain, "fast": fast}
 
 

@@ -1,5 +1,6 @@
 """The fast step of ManiSkill's tasks equals ManiSkill's own `env.step` in every bit."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,9 +62,10 @@ def plain_world(task: str, control_mode: str = "pd_joint_delta_pos") -> Any:
 
 
 def snapshot(world: Any, rewards: np.ndarray) -> dict[str, np.ndarray]:
-    """All that a step gives."""
+    """All that a step gives, and what may be asked for afterwards."""
     info = {name: np.asarray(value) for name, value in world._info.items()}
-    return {"rewards": rewards, "states": world.states.copy(), **info}
+    progress = {"progress": world.progress} if world.facts.progress else {}
+    return {"rewards": rewards, "states": world.states.copy(), **info, **progress}
 
 
 def assert_same_bits(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -164,6 +166,22 @@ def test_steps_that_begin_in_a_grasp_have_the_same_bits(task: str) -> None:
         world.restore(hand.snapshot())
     results = compare_steps(worlds, squeeze, 20)
     assert any(result[name].all() for result in results for name in result if name.endswith("grasped"))
+
+
+def test_contacts_push_back_as_they_do_in_maniskill() -> None:
+    """The impulse of each pair of bodies in a grasp, asked for in both orders."""
+    world = fast_world("StackCube-v1", "pd_ee_delta_pos")
+    world.begin([0], [3])
+    for step in range(30):
+        world.step(grasp("cubeA")(world, step))
+    env, pushed = world.env, 0
+    bodies = (env.cubeA, env.cubeB, env.agent.finger1_link, env.agent.finger2_link, env.scene.actors["table-workspace"])
+    for a, b in itertools.permutations(bodies, 2):
+        fast = env.scene.get_pairwise_contact_impulses(a, b)
+        plain = type(env.scene).get_pairwise_contact_impulses(env.scene, a, b)
+        assert fast.dtype == plain.dtype and fast.numpy().tobytes() == plain.numpy().tobytes()
+        pushed += bool(plain.any())
+    assert pushed >= 6
 
 
 def test_inverse_kinematics_without_a_solution_is_among_the_compared() -> None:

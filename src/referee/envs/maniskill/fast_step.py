@@ -1,8 +1,8 @@
 """A control step of ManiSkill on the CPU that skips repeated work; every bit of its results is ManiSkill's.
 
 ManiSkill's `step` is made for batches on a GPU: for one environment on a CPU, most of its time is Python around PhysX.
-The order of events is the same here, and `evaluate`, observations and rewards are ManiSkill's own code.
-Four things differ:
+The order of events is the same here, and the task's `evaluate`, observations and rewards are ManiSkill's own code.
+Four things differ underneath:
 
 - Joint targets come from the same float32 operations in the same order, in numpy (`joint_targets`), and so does the
   arithmetic of poses (`poses`).
