@@ -75,6 +75,7 @@ bench: setup
 	$(BIN)/python benchmarks/rlpd.py
 	$(BIN)/python benchmarks/maniskill_reward.py --task PushCube-v1
 	$(BIN)/python benchmarks/maniskill_reward.py
+	$(BIN)/python benchmarks/maniskill_speed.py --pool 500
 	$(BIN)/python benchmarks/maniskill_pickcube.py
 	$(BIN)/python benchmarks/vlm_trend.py
 	$(BIN)/python benchmarks/history_reward.py --model .bench/vlm_trend/own/checkpoints/best_model --task PickCube --seed 1 --arms history oracle env none

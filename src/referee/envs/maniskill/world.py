@@ -12,6 +12,7 @@ from mani_skill.utils import common
 from sapien import physx
 
 from referee.config.maniskill import ManiSkillEnvConfig
+from referee.envs.maniskill.fast_step import FastStep, is_supported
 from referee.envs.maniskill.scene import build
 from referee.envs.maniskill.shared import Facts
 from referee.envs.maniskill.tasks import GRASPS, describe, success_test
@@ -31,6 +32,7 @@ class World:
         self._states, self._info = self.env._last_obs, self.env.get_info()
         self._success(self._info)  # a task that cannot say so fails here
         self.facts = self._find_facts(config)
+        self._fast = FastStep(self.env) if is_supported(config.task) and not (gpu or draws) else None
 
     def begin(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
         """Start the episodes of those seeds.
@@ -46,10 +48,15 @@ class World:
         if not self.rebuilds and not self._draws:
             self._renew()
         self._states, self._info = self.env.reset(seed=[int(seeds[0])])
+        if self.rebuilds and self._fast is not None:
+            self._fast = FastStep(self.env)
 
     def step(self, actions: np.ndarray) -> np.ndarray:
         """One control step; returns the rewards f64[n]."""
-        self._states, rewards, _, _, self._info = self.env.step(torch.as_tensor(actions, device=self.env.device))
+        if self._fast is not None:
+            self._states, rewards, self._info = self._fast.step(actions)
+        else:
+            self._states, rewards, _, _, self._info = self.env.step(torch.as_tensor(actions, device=self.env.device))
         return _numpy(rewards).astype(np.float64)
 
     @property
