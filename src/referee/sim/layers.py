@@ -1,0 +1,282 @@
+"""Draws many states at once: each picture is a layer of one texture, each geom one draw call for all pictures.
+
+MuJoCo's own renderer makes a pass for each picture, and of a 64 px picture most is what a pass costs whatever is in it.
+The light is as MuJoCo's: the scene's directional lights and one at the camera, mixed at the corners of triangles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from referee.sim.shapes import SHAPE_FLOATS, dome, shape
+
+NEEDED = ("GL_ARB_shader_viewport_layer_array", "GL_ARB_base_instance", "GL_ARB_clip_control")
+CHUNK_PIXELS = 1 << 19
+"""Drawn at a time at most, if that is more than one state; what a processor's cache holds."""
+_ROWS = 8
+"""Of four numbers each: what `_VERTEX` takes for a geom in a picture."""
+
+# Lights are written into the text, so that what does not shine is not computed.
+_VERTEX = """#version 330
+#extension GL_ARB_shader_viewport_layer_array : require
+layout(location = 0) in vec3 corner;
+layout(location = 1) in vec3 normal;
+layout(location = 2) in vec3 paint;
+layout(location = 3) in vec2 gloss;   // how much shines, and how sharply
+layout(location = 4) in vec4 clip_x;  // from the geom's space to the picture
+layout(location = 5) in vec4 clip_y;
+layout(location = 6) in vec4 clip_z;
+layout(location = 7) in vec4 clip_w;
+layout(location = 8) in vec4 key;     // towards the light in the geom's space, and its brightness
+layout(location = 9) in vec4 fill;
+layout(location = 10) in vec4 eye;    // the camera in the geom's space, and the picture's number
+layout(location = 11) in vec4 tint;
+const vec3 ambient = AMBIENT;
+const vec3 diffuse[3] = vec3[3](DIFFUSE);
+const vec3 specular[3] = vec3[3](SPECULAR);
+out vec4 colour;
+
+vec3 lit(int light, vec3 towards, float brightness, vec3 view) {
+    float facing = dot(normal, towards);
+    float glint = gloss.x * pow(max(dot(normal, normalize(towards + view)), 1e-6), gloss.y);
+    return facing > 0.0 ? brightness * facing * tint.rgb * diffuse[light] + glint * specular[light] : vec3(0.0);
+}
+
+void main() {
+    vec4 point = vec4(corner, 1.0);
+    gl_Position = vec4(dot(clip_x, point), dot(clip_y, point), dot(clip_z, point), dot(clip_w, point));
+    gl_Layer = int(eye.w);
+    vec3 view = normalize(eye.xyz - corner);
+    vec3 light = tint.rgb * ambient + lit(0, -clip_w.xyz, 1.0, view) + lit(1, key.xyz, key.w, view)
+        + lit(2, fill.xyz, fill.w, view);
+    colour = vec4(min(light, 1.0) * paint, tint.a);
+}
+"""
+_FRAGMENT = """#version 330
+in vec4 colour;
+out vec4 pixel;
+void main() { pixel = colour; }
+"""
+
+
+class Layers:
+    """The drawing resources of one model in the OpenGL context that is current; used while that is current."""
+
+    def __init__(self, model: Any, data: Any, pixels: int) -> None:
+        from OpenGL import GL
+        from OpenGL.GL.ARB.clip_control import glClipControl
+
+        self._gl: Any = GL
+        self._clip_control: Any = glClipControl  # OSMesa knows it by this name only
+        self._model, self._pixels = model, pixels
+        self._largest = max(1, CHUNK_PIXELS // pixels**2)
+        self._canvases: dict[int, tuple[int, int]] = {}
+        # Views are taken once: MuJoCo makes a new one at every access.
+        self._sources = (
+            data.geom_xpos, data.geom_xmat, model.geom_rgba, model.mat_rgba, data.cam_xpos, data.cam_xmat,
+            data.light_xdir, model.light_diffuse,
+        )  # fmt: skip
+        self._brightness = model.light_diffuse[:, 0].copy()
+        self._material = model.geom_matid.copy()
+        transparent = (model.geom_rgba[:, 3] < 1) & (self._material < 0)
+        self._shapes = [shape(model, geom) for geom in range(model.ngeom)] + [dome(model)]
+        order = np.argsort(np.append(transparent, False), kind="stable")
+        # What hides the rest comes first: the arm and the things on the table, then table, floor and sky.
+        self._order = order
+        self._radius = np.array([np.linalg.norm(corners[:, :3], axis=1).max() for corners, _ in self._shapes])
+        self._radius = self._radius[:, None, None]
+        floor = model.geom("floor").id
+        self._floor = model.geom_pos[floor].copy(), model.geom_size[floor].copy()
+        self._opaque = int((~transparent).sum()) + 1
+        focal = 1 / np.tan(np.radians(model.cam_fovy) / 2)
+        near, far = model.vis.map.znear * model.stat.extent, model.vis.map.zfar * model.stat.extent
+        self._focal, self._near, self._far = focal, near, far
+        self._program = self._build_program()
+        self._array, self._instances = self._build_array()
+
+    @staticmethod
+    def supported() -> bool:
+        """Whether the current context can draw into a layer that a vertex chooses."""
+        from OpenGL import GL
+        from OpenGL.GL.ARB.clip_control import glClipControl
+
+        names = {GL.glGetStringi(GL.GL_EXTENSIONS, i) for i in range(GL.glGetIntegerv(GL.GL_NUM_EXTENSIONS))}
+        calls = (glClipControl, GL.glDrawElementsInstancedBaseInstance, GL.glFramebufferTexture)
+        return all(name.encode() in names for name in NEEDED) and all(map(bool, calls))
+
+    def draw(self, pose: Callable[[int], None], cameras: Sequence[int], images: np.ndarray) -> None:
+        """Fill images uint8[n,C,H,W,3] with what each of the cameras sees after each `pose(i)`."""
+        step = max(1, self._largest // len(cameras))
+        for start in range(0, len(images), step):
+            part = images[start : start + step]
+            states = [np.empty((len(part), *source.shape)) for source in self._sources]
+            for i in range(len(part)):
+                pose(start + i)
+                for state, source in zip(states, self._sources, strict=True):
+                    state[i] = source
+            self._render(*self._instances_of(states, list(cameras)), part)
+
+    def _instances_of(self, states: Sequence[np.ndarray], cameras: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """What is to be drawn: f32[k,8,4], the rows that `_VERTEX` takes, and how many of them each shape has."""
+        position, matrix, rgba, materials, eye, axes, light, diffuse = states
+        n, geoms = position.shape[:2]
+        eye, axes = eye[:, cameras], axes[:, cameras].reshape(n, len(cameras), 3, 3)
+        # The sky goes with the camera and turns with the world.
+        away = np.zeros((geoms + 1, n, len(cameras), 3))
+        away[:geoms] = position.swapaxes(0, 1)[:, :, None] - eye
+        # As the camera sees it: right, up, back.
+        offset = sum(away[..., k, None] * axes[..., k, :] for k in range(3))
+        reach = 1 / self._focal[cameras]
+        room = self._radius * np.sqrt(1 + reach**2)
+        aside = np.maximum(np.abs(offset[..., 0]), np.abs(offset[..., 1]))
+        visible = (aside < room - reach * offset[..., 2]) & (offset[..., 2] < room)
+        visible[geoms] = self._sees_sky(eye, axes, reach)
+        visible = visible[self._order]
+        shape, state, camera = visible.nonzero()
+        geom = self._order[shape]
+
+        turn = np.concatenate([matrix.reshape(n, geoms, 3, 3), np.tile(np.eye(3), (n, 1, 1, 1))], axis=1)[state, geom]
+        world = np.concatenate(
+            [axes[state, camera].swapaxes(1, 2), light[state], away[geom, state, camera][:, None]], axis=1
+        )
+        own = world @ turn
+        seen = np.concatenate([own[:, :3], offset[geom, state, camera][..., None]], axis=-1)
+        focal, scale = self._focal[cameras][camera, None], self._near / (self._far - self._near)
+        rows = np.empty((len(geom), _ROWS, 4), np.float32)
+        rows[:, 0] = focal * seen[:, 0]
+        rows[:, 1] = -focal * seen[:, 1]  # the first row of a picture is its top
+        rows[:, 2] = scale * seen[:, 2]
+        rows[:, 2, 3] += scale * self._far  # 1 at the near plane, 0 at the far one
+        rows[:, 3] = -seen[:, 2]
+        rows[:, 4:6, :3] = -own[:, 3:5]
+        rows[:, 4:6, 3] = (diffuse[..., 0] / self._brightness)[state]
+        rows[:, 6, :3] = -own[:, 5]
+        rows[:, 6, 3] = state * len(cameras) + camera
+        colours = np.where((self._material >= 0)[:, None], materials[:, self._material], rgba)
+        # MuJoCo draws what is transparent twice. The sky is brighter than white, so that only its paint is seen.
+        colours[..., 3] = 1.0 - (1.0 - colours[..., 3]) ** 2
+        rows[:, 7] = np.concatenate([colours, np.full((n, 1, 4), 10.0)], axis=1)[state, geom]
+        return rows, visible.sum(axis=(1, 2))
+
+    def _sees_sky(self, eye: np.ndarray, axes: np.ndarray, reach: np.ndarray) -> np.ndarray:
+        """bool[n,C]: not where all corners of a picture show the floor."""
+        corners = (
+            np.array([[x, y, -1.0] for x in (-1, 1) for y in (-1, 1)])[None]
+            * np.stack([reach, reach, 1 + 0 * reach], -1)[:, None]
+        )
+        rays = (axes[:, :, None] * corners[None, :, :, None]).sum(axis=-1)
+        place, size = self._floor
+        with np.errstate(divide="ignore", invalid="ignore"):
+            away = (place[2] + size[2] - eye[..., None, 2]) / rays[..., 2]
+            hits = np.abs(eye[..., None, :2] + away[..., None] * rays[..., :2] - place[:2]) < size[:2]
+        return ~(hits.all(axis=-1) & (away > 0)).all(axis=-1)
+
+    def _render(self, rows: np.ndarray, counts: np.ndarray, images: np.ndarray) -> None:
+        gl, layers = self._gl, images.shape[0] * images.shape[1]
+        canvas, size = self._canvas(layers)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, canvas[0])
+        gl.glUseProgram(self._program)
+        gl.glBindVertexArray(self._array)
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._instances)
+        gl.glBufferData(gl.GL_ARRAY_BUFFER, rows.nbytes, rows, gl.GL_STREAM_DRAW)
+        gl.glViewport(0, 0, self._pixels, self._pixels)
+        for off in (gl.GL_BLEND, gl.GL_SCISSOR_TEST, gl.GL_MULTISAMPLE):
+            gl.glDisable(off)
+        for on in (gl.GL_DEPTH_TEST, gl.GL_CULL_FACE):
+            gl.glEnable(on)
+        self._clip_control(gl.GL_LOWER_LEFT, gl.GL_ZERO_TO_ONE)
+        gl.glDepthFunc(gl.GL_GEQUAL)
+        gl.glDepthMask(True)
+        gl.glFrontFace(gl.GL_CW)  # the pictures are upside down
+        gl.glClearColor(0, 0, 0, 0)
+        gl.glClearDepth(0)
+        gl.glClear(gl.GL_COLOR_BUFFER_BIT | gl.GL_DEPTH_BUFFER_BIT)
+        first_row = 0
+        for k, (geom, count) in enumerate(zip(self._order, counts.tolist(), strict=True)):
+            if k == self._opaque:
+                gl.glDepthMask(False)
+                gl.glEnable(gl.GL_BLEND)
+                gl.glBlendFunc(gl.GL_SRC_ALPHA, gl.GL_ONE_MINUS_SRC_ALPHA)
+            if count:
+                first, length = self._ranges[geom]
+                gl.glDrawElementsInstancedBaseInstance(
+                    gl.GL_TRIANGLES, length, gl.GL_UNSIGNED_INT, ctypes.c_void_p(4 * first), count, first_row
+                )
+            first_row += count
+        pixels = np.empty((size, self._pixels, self._pixels, 3), np.uint8)
+        gl.glPixelStorei(gl.GL_PACK_ALIGNMENT, 1)
+        gl.glBindTexture(gl.GL_TEXTURE_2D_ARRAY, canvas[1])
+        gl.glGetTexImage(gl.GL_TEXTURE_2D_ARRAY, 0, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, pixels)
+        images[:] = pixels[:layers].reshape(images.shape)
+        gl.glBindVertexArray(0)
+        gl.glUseProgram(0)
+
+    def _canvas(self, layers: int) -> tuple[tuple[int, int], int]:
+        """Framebuffer and texture of at least so many layers, and their number: a power of two."""
+        gl, size = self._gl, 1 << (layers - 1).bit_length()
+        if size not in self._canvases:
+            canvas = gl.glGenFramebuffers(1)
+            gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, canvas)
+            colour, depth = gl.glGenTextures(2)
+            shape = (self._pixels, self._pixels, size)
+            for texture, inner, outer, kind, place in (
+                (colour, gl.GL_RGBA8, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, gl.GL_COLOR_ATTACHMENT0),
+                (depth, gl.GL_DEPTH_COMPONENT32F, gl.GL_DEPTH_COMPONENT, gl.GL_FLOAT, gl.GL_DEPTH_ATTACHMENT),
+            ):
+                gl.glBindTexture(gl.GL_TEXTURE_2D_ARRAY, texture)
+                gl.glTexImage3D(gl.GL_TEXTURE_2D_ARRAY, 0, inner, *shape, 0, outer, kind, None)
+                gl.glTexParameteri(gl.GL_TEXTURE_2D_ARRAY, gl.GL_TEXTURE_MAX_LEVEL, 0)
+                gl.glFramebufferTexture(gl.GL_FRAMEBUFFER, place, texture, 0)
+            self._canvases[size] = canvas, colour
+        return self._canvases[size], size
+
+    def _build_program(self) -> int:
+        gl, model, headlight = self._gl, self._model, self._model.vis.headlight
+        program = gl.glCreateProgram()
+        text = (
+            _VERTEX.replace("AMBIENT", _vectors([headlight.ambient + model.light_ambient.sum(axis=0)]))
+            .replace("DIFFUSE", _vectors([headlight.diffuse, *model.light_diffuse]))
+            .replace("SPECULAR", _vectors([headlight.specular, *model.light_specular]))
+        )
+        for kind, source in ((gl.GL_VERTEX_SHADER, text), (gl.GL_FRAGMENT_SHADER, _FRAGMENT)):
+            part = gl.glCreateShader(kind)
+            gl.glShaderSource(part, source)
+            gl.glCompileShader(part)
+            gl.glAttachShader(program, part)
+        gl.glLinkProgram(program)
+        return int(program)
+
+    def _build_array(self) -> tuple[int, int]:
+        """The vertex array with all shapes in it, and the buffer that `_instance_rows` go into."""
+        gl = self._gl
+        corners = np.concatenate([corners for corners, _ in self._shapes])
+        starts = np.cumsum([0, *(len(corners) for corners, _ in self._shapes)])
+        faces = np.concatenate([each + start for (_, each), start in zip(self._shapes, starts, strict=False)])
+        counts = [each.size for _, each in self._shapes]
+        self._ranges = list(zip(np.cumsum([0, *counts]).tolist(), counts, strict=False))
+        faces = faces.astype(np.uint32)
+        array = gl.glGenVertexArrays(1)
+        gl.glBindVertexArray(array)
+        fixed, indices, instances = gl.glGenBuffers(3)
+        gl.glBindBuffer(gl.GL_ELEMENT_ARRAY_BUFFER, indices)
+        gl.glBufferData(gl.GL_ELEMENT_ARRAY_BUFFER, faces.nbytes, faces, gl.GL_STATIC_DRAW)
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, fixed)
+        gl.glBufferData(gl.GL_ARRAY_BUFFER, corners.nbytes, corners, gl.GL_STATIC_DRAW)
+        for place, (width, start) in enumerate(((3, 0), (3, 3), (3, 6), (2, 9))):
+            gl.glVertexAttribPointer(place, width, gl.GL_FLOAT, False, 4 * SHAPE_FLOATS, ctypes.c_void_p(4 * start))
+            gl.glEnableVertexAttribArray(place)
+        gl.glBindBuffer(gl.GL_ARRAY_BUFFER, instances)
+        for row in range(_ROWS):
+            gl.glVertexAttribPointer(4 + row, 4, gl.GL_FLOAT, False, 16 * _ROWS, ctypes.c_void_p(16 * row))
+            gl.glEnableVertexAttribArray(4 + row)
+            gl.glVertexAttribDivisor(4 + row, 1)
+        gl.glBindVertexArray(0)
+        return int(array), int(instances)
+
+
+def _vectors(values: Iterable[np.ndarray]) -> str:
+    return ", ".join(f"vec3({x:.6f}, {y:.6f}, {z:.6f})" for x, y, z in values)
