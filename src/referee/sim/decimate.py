@@ -1,7 +1,6 @@
-"""Meshes of few triangles: edges are taken away in the order of how little the surface moves (quadric errors).
+"""Meshes of hundreds of triangles out of thousands: edges collapse in the order of their quadric error.
 
-`fast_simplification` makes thousands of triangles out of more; this makes hundreds, takes away whole parts that are
-too small to be seen, and lets parts of an arm compete for what there is.
+`fast_simplification` is fast and stops at some thousand triangles for the whole arm, because it keeps every small part.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import heapq
 import numpy as np
 
 _BORDER = 4.0
-"""What moving a border costs, beside moving a surface."""
+"""Cost of moving a border, relative to moving a surface."""
 _TURN = 0.2
-"""A triangle may not turn further than this cosine."""
+"""Cosine of the angle that a triangle may turn by."""
 
 
 def decimate(points: np.ndarray, faces: np.ndarray, target: int, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most `target` of the faces int[m,3] between points f64[n,3], moved; the numbers of the faces that are left.
+    """Reduce the faces int[m,3] between points f64[n,3] to `target`; `weight` f64[m] is how much each face counts.
 
-    weight: f64[m], how much each face counts.
+    Returns the corners f64[k,3,3] of the faces that are left, and their numbers int[k].
     """
     return _Collapse(np.array(points, np.float64), np.array(faces), weight).down_to(target)
 
@@ -73,10 +72,10 @@ class _Collapse:
         return result
 
     def _push(self, edges: np.ndarray) -> None:
-        """Put edges int[k,2] into the heap, each with the place where its ends cost least."""
+        """Put edges int[k,2] into the heap, each with the position where merging its ends costs least."""
         both = self.quadrics[edges].sum(axis=1)
         middle = self.points[edges].mean(axis=1)
-        pull = 1e-3 * np.trace(both[:, :3, :3], axis1=1, axis2=2)[:, None] + 1e-15
+        pull = 1e-4 * np.trace(both[:, :3, :3], axis1=1, axis2=2)[:, None] + 1e-15
         places = np.linalg.solve(
             both[:, :3, :3] + pull[..., None] * np.eye(3), (pull * middle - both[:, :3, 3])[..., None]
         )[..., 0]

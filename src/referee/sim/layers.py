@@ -1,7 +1,7 @@
-"""Draws many states at once: each picture is a layer of one texture, each geom one draw call for all pictures.
+"""Renders many pictures at once: each is a layer of one texture, and each geom is one draw call for all of them.
 
-MuJoCo's own renderer makes a pass for each picture, and of a 64 px picture most is what a pass costs whatever is in it.
-The light is as MuJoCo's: the scene's directional lights and one at the camera, mixed at the corners of triangles.
+MuJoCo's own renderer makes a pass for each picture, and at 64 px most of its time is the fixed cost of a pass. Lighting
+is the same here: directional lights and a headlight, computed at the corners of triangles.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from referee.sim.shapes import SHAPE_FLOATS, dome, shape
+from referee.sim.shapes import CORNER_FLOATS, Shape, dome, shape
 
 NEEDED = ("GL_ARB_shader_viewport_layer_array", "GL_ARB_base_instance", "GL_ARB_clip_control")
-CHUNK_PIXELS = 1 << 19
-"""Drawn at a time at most, if that is more than one state; what a processor's cache holds."""
+MOST_LAYERS, MOST_PIXELS = 128, 1 << 19
+"""Rendered at a time, unless one state has more."""
 _ROWS = 8
-"""Of four numbers each: what `_VERTEX` takes for a geom in a picture."""
+"""Of four numbers each: what `_VERTEX` reads for one geom in one picture."""
 
-# Lights are written into the text, so that what does not shine is not computed.
+# The lights are constants, so that the compiler drops a term that is zero.
 _VERTEX = """#version 330
 #extension GL_ARB_shader_viewport_layer_array : require
 layout(location = 0) in vec3 corner;
 layout(location = 1) in vec3 normal;
 layout(location = 2) in vec3 paint;
-layout(location = 3) in vec2 gloss;   // how much shines, and how sharply
-layout(location = 4) in vec4 clip_x;  // from the geom's space to the picture
+layout(location = 3) in vec2 gloss;   // specular strength and exponent
+layout(location = 4) in vec4 clip_x;  // rows of the matrix from the geom's frame to clip space
 layout(location = 5) in vec4 clip_y;
 layout(location = 6) in vec4 clip_z;
 layout(location = 7) in vec4 clip_w;
-layout(location = 8) in vec4 key;     // towards the light in the geom's space, and its brightness
+layout(location = 8) in vec4 key;     // direction to the light in the geom's frame, and its relative brightness
 layout(location = 9) in vec4 fill;
-layout(location = 10) in vec4 eye;    // the camera in the geom's space, and the picture's number
+layout(location = 10) in vec4 eye;    // the camera in the geom's frame, and the layer
 layout(location = 11) in vec4 tint;
 const vec3 ambient = AMBIENT;
 const vec3 diffuse[3] = vec3[3](DIFFUSE);
@@ -63,17 +63,17 @@ void main() { pixel = colour; }
 """
 
 
-class Layers:
-    """The drawing resources of one model in the OpenGL context that is current; used while that is current."""
+class LayeredRenderer:
+    """Renders one model in the OpenGL context that is current when it is made and whenever it is used."""
 
     def __init__(self, model: Any, data: Any, pixels: int) -> None:
         from OpenGL import GL
         from OpenGL.GL.ARB.clip_control import glClipControl
 
         self._gl: Any = GL
-        self._clip_control: Any = glClipControl  # OSMesa knows it by this name only
-        self._model, self._pixels = model, pixels
-        self._largest = max(1, CHUNK_PIXELS // pixels**2)
+        self._clip_control: Any = glClipControl  # OSMesa has it under this name only
+        self._pixels = pixels
+        self._most = min(MOST_LAYERS, max(1, MOST_PIXELS // pixels**2))
         self._canvases: dict[int, tuple[int, int]] = {}
         # Views are taken once: MuJoCo makes a new one at every access.
         self._sources = (
@@ -82,25 +82,22 @@ class Layers:
         )  # fmt: skip
         self._brightness = model.light_diffuse[:, 0].copy()
         self._material = model.geom_matid.copy()
-        transparent = (model.geom_rgba[:, 3] < 1) & (self._material < 0)
-        self._shapes = [shape(model, geom) for geom in range(model.ngeom)] + [dome(model)]
-        order = np.argsort(np.append(transparent, False), kind="stable")
-        # What hides the rest comes first: the arm and the things on the table, then table, floor and sky.
-        self._order = order
-        self._radius = np.array([np.linalg.norm(corners[:, :3], axis=1).max() for corners, _ in self._shapes])
-        self._radius = self._radius[:, None, None]
         floor = model.geom("floor").id
         self._floor = model.geom_pos[floor].copy(), model.geom_size[floor].copy()
-        self._opaque = int((~transparent).sum()) + 1
-        focal = 1 / np.tan(np.radians(model.cam_fovy) / 2)
-        near, far = model.vis.map.znear * model.stat.extent, model.vis.map.zfar * model.stat.extent
-        self._focal, self._near, self._far = focal, near, far
-        self._program = self._build_program()
-        self._array, self._instances = self._build_array()
+        self._focal = 1 / np.tan(np.radians(model.cam_fovy) / 2)
+        self._near, self._far = model.vis.map.znear * model.stat.extent, model.vis.map.zfar * model.stat.extent
+
+        shapes = [shape(model, geom) for geom in range(model.ngeom)] + [dome(model)]
+        self._radius = np.array([np.linalg.norm(corners[:, :3], axis=1).max() for corners, _ in shapes])
+        transparent = np.append((model.geom_rgba[:, 3] < 1) & (self._material < 0), False)
+        self._order = np.argsort(transparent, kind="stable")
+        self._opaque = int((~transparent).sum())
+        self._program = self._build_program(model)
+        self._vertices, self._instances = self._build_vertices(shapes)
 
     @staticmethod
     def supported() -> bool:
-        """Whether the current context can draw into a layer that a vertex chooses."""
+        """Whether the current context can render into the layer that a vertex chooses."""
         from OpenGL import GL
         from OpenGL.GL.ARB.clip_control import glClipControl
 
@@ -110,7 +107,9 @@ class Layers:
 
     def draw(self, pose: Callable[[int], None], cameras: Sequence[int], images: np.ndarray) -> None:
         """Fill images uint8[n,C,H,W,3] with what each of the cameras sees after each `pose(i)`."""
-        step = max(1, self._largest // len(cameras))
+        if not images.size:
+            return
+        step = max(1, self._most // len(cameras))
         for start in range(0, len(images), step):
             part = images[start : start + step]
             states = [np.empty((len(part), *source.shape)) for source in self._sources]
@@ -121,23 +120,27 @@ class Layers:
             self._render(*self._instances_of(states, list(cameras)), part)
 
     def _instances_of(self, states: Sequence[np.ndarray], cameras: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """What is to be drawn: f32[k,8,4], the rows that `_VERTEX` takes, and how many of them each shape has."""
+        """The instances to draw: f32[k,8,4], the rows that `_VERTEX` reads, and how many there are of each shape."""
         position, matrix, rgba, materials, eye, axes, light, diffuse = states
         n, geoms = position.shape[:2]
         eye, axes = eye[:, cameras], axes[:, cameras].reshape(n, len(cameras), 3, 3)
-        # The sky goes with the camera and turns with the world.
+        # The last shape is the sky, which is centred at the camera.
         away = np.zeros((geoms + 1, n, len(cameras), 3))
         away[:geoms] = position.swapaxes(0, 1)[:, :, None] - eye
-        # As the camera sees it: right, up, back.
-        offset = sum(away[..., k, None] * axes[..., k, :] for k in range(3))
+        # In the camera's frame: right, up, back.
+        offset = (
+            away[..., 0, None] * axes[..., 0, :]
+            + away[..., 1, None] * axes[..., 1, :]
+            + away[..., 2, None] * axes[..., 2, :]
+        )
         reach = 1 / self._focal[cameras]
-        room = self._radius * np.sqrt(1 + reach**2)
+        room = self._radius[:, None, None] * np.sqrt(1 + reach**2)
         aside = np.maximum(np.abs(offset[..., 0]), np.abs(offset[..., 1]))
         visible = (aside < room - reach * offset[..., 2]) & (offset[..., 2] < room)
         visible[geoms] = self._sees_sky(eye, axes, reach)
         visible = visible[self._order]
-        shape, state, camera = visible.nonzero()
-        geom = self._order[shape]
+        place, state, camera = visible.nonzero()
+        geom = self._order[place]
 
         turn = np.concatenate([matrix.reshape(n, geoms, 3, 3), np.tile(np.eye(3), (n, 1, 1, 1))], axis=1)[state, geom]
         world = np.concatenate(
@@ -157,30 +160,31 @@ class Layers:
         rows[:, 6, :3] = -own[:, 5]
         rows[:, 6, 3] = state * len(cameras) + camera
         colours = np.where((self._material >= 0)[:, None], materials[:, self._material], rgba)
-        # MuJoCo draws what is transparent twice. The sky is brighter than white, so that only its paint is seen.
+        # MuJoCo renders transparent geoms twice. The sky is lit beyond white, so that only its paint is seen.
         colours[..., 3] = 1.0 - (1.0 - colours[..., 3]) ** 2
         rows[:, 7] = np.concatenate([colours, np.full((n, 1, 4), 10.0)], axis=1)[state, geom]
         return rows, visible.sum(axis=(1, 2))
 
     def _sees_sky(self, eye: np.ndarray, axes: np.ndarray, reach: np.ndarray) -> np.ndarray:
-        """bool[n,C]: not where all corners of a picture show the floor."""
+        """bool[n,C]: false where all four corners of a picture show the floor, which hides the sky then."""
         corners = (
-            np.array([[x, y, -1.0] for x in (-1, 1) for y in (-1, 1)])[None]
-            * np.stack([reach, reach, 1 + 0 * reach], -1)[:, None]
+            np.array([[x, y, -1.0] for x in (-1, 1) for y in (-1, 1)])
+            * np.stack([reach, reach, np.ones_like(reach)], axis=-1)[:, None]
         )
-        rays = (axes[:, :, None] * corners[None, :, :, None]).sum(axis=-1)
-        place, size = self._floor
+        rays = (axes[:, :, None] * corners[:, :, None]).sum(axis=-1)
+        position, size = self._floor
         with np.errstate(divide="ignore", invalid="ignore"):
-            away = (place[2] + size[2] - eye[..., None, 2]) / rays[..., 2]
-            hits = np.abs(eye[..., None, :2] + away[..., None] * rays[..., :2] - place[:2]) < size[:2]
-        return ~(hits.all(axis=-1) & (away > 0)).all(axis=-1)
+            distance = (position[2] + size[2] - eye[:, :, None, 2]) / rays[..., 2]
+            aside = np.abs(eye[:, :, None, :2] + distance[..., None] * rays[..., :2] - position[:2])
+        hits = (distance > 0) & (aside < size[:2]).all(axis=-1)
+        return np.asarray(~hits.all(axis=-1))
 
     def _render(self, rows: np.ndarray, counts: np.ndarray, images: np.ndarray) -> None:
         gl, layers = self._gl, images.shape[0] * images.shape[1]
         canvas, size = self._canvas(layers)
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, canvas[0])
         gl.glUseProgram(self._program)
-        gl.glBindVertexArray(self._array)
+        gl.glBindVertexArray(self._vertices)
         gl.glBindBuffer(gl.GL_ARRAY_BUFFER, self._instances)
         gl.glBufferData(gl.GL_ARRAY_BUFFER, rows.nbytes, rows, gl.GL_STREAM_DRAW)
         gl.glViewport(0, 0, self._pixels, self._pixels)
@@ -222,20 +226,21 @@ class Layers:
             canvas = gl.glGenFramebuffers(1)
             gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, canvas)
             colour, depth = gl.glGenTextures(2)
-            shape = (self._pixels, self._pixels, size)
             for texture, inner, outer, kind, place in (
                 (colour, gl.GL_RGBA8, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, gl.GL_COLOR_ATTACHMENT0),
                 (depth, gl.GL_DEPTH_COMPONENT32F, gl.GL_DEPTH_COMPONENT, gl.GL_FLOAT, gl.GL_DEPTH_ATTACHMENT),
             ):
                 gl.glBindTexture(gl.GL_TEXTURE_2D_ARRAY, texture)
-                gl.glTexImage3D(gl.GL_TEXTURE_2D_ARRAY, 0, inner, *shape, 0, outer, kind, None)
+                gl.glTexImage3D(
+                    gl.GL_TEXTURE_2D_ARRAY, 0, inner, self._pixels, self._pixels, size, 0, outer, kind, None
+                )
                 gl.glTexParameteri(gl.GL_TEXTURE_2D_ARRAY, gl.GL_TEXTURE_MAX_LEVEL, 0)
                 gl.glFramebufferTexture(gl.GL_FRAMEBUFFER, place, texture, 0)
             self._canvases[size] = canvas, colour
         return self._canvases[size], size
 
-    def _build_program(self) -> int:
-        gl, model, headlight = self._gl, self._model, self._model.vis.headlight
+    def _build_program(self, model: Any) -> int:
+        gl, headlight = self._gl, model.vis.headlight
         program = gl.glCreateProgram()
         text = (
             _VERTEX.replace("AMBIENT", _vectors([headlight.ambient + model.light_ambient.sum(axis=0)]))
@@ -250,13 +255,13 @@ class Layers:
         gl.glLinkProgram(program)
         return int(program)
 
-    def _build_array(self) -> tuple[int, int]:
-        """The vertex array with all shapes in it, and the buffer that `_instance_rows` go into."""
+    def _build_vertices(self, shapes: Sequence[Shape]) -> tuple[int, int]:
+        """The vertex array with all shapes in it, and the buffer for the rows of instances."""
         gl = self._gl
-        corners = np.concatenate([corners for corners, _ in self._shapes])
-        starts = np.cumsum([0, *(len(corners) for corners, _ in self._shapes)])
-        faces = np.concatenate([each + start for (_, each), start in zip(self._shapes, starts, strict=False)])
-        counts = [each.size for _, each in self._shapes]
+        corners = np.concatenate([corners for corners, _ in shapes])
+        starts = np.cumsum([0, *(len(corners) for corners, _ in shapes)])
+        faces = np.concatenate([faces + start for (_, faces), start in zip(shapes, starts, strict=False)])
+        counts = [faces.size for _, faces in shapes]
         self._ranges = list(zip(np.cumsum([0, *counts]).tolist(), counts, strict=False))
         faces = faces.astype(np.uint32)
         array = gl.glGenVertexArrays(1)
@@ -267,7 +272,7 @@ class Layers:
         gl.glBindBuffer(gl.GL_ARRAY_BUFFER, fixed)
         gl.glBufferData(gl.GL_ARRAY_BUFFER, corners.nbytes, corners, gl.GL_STATIC_DRAW)
         for place, (width, start) in enumerate(((3, 0), (3, 3), (3, 6), (2, 9))):
-            gl.glVertexAttribPointer(place, width, gl.GL_FLOAT, False, 4 * SHAPE_FLOATS, ctypes.c_void_p(4 * start))
+            gl.glVertexAttribPointer(place, width, gl.GL_FLOAT, False, 4 * CORNER_FLOATS, ctypes.c_void_p(4 * start))
             gl.glEnableVertexAttribArray(place)
         gl.glBindBuffer(gl.GL_ARRAY_BUFFER, instances)
         for row in range(_ROWS):

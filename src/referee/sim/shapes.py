@@ -1,4 +1,4 @@
-"""What a model's geoms look like, as triangles: corners with a normal, a colour and a gloss, and faces between them."""
+"""The geoms of a model as triangles: corners with normal, colour and gloss, and faces between them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-SHAPE_FLOATS = 11
-"""Of a corner: place (3), normal (3), paint (3), how much shines and how sharply (2)."""
+CORNER_FLOATS = 11
+"""Of a corner: position (3), normal (3), paint (3), specular strength and exponent (2)."""
 _MESH, _BOX, _SPHERE, _CYLINDER = 7, 6, 2, 5
 _SKY_ELEVATIONS = np.radians([-15, 0, 15, 35, 60, 90])
 _SKY_SLICES = 12
@@ -17,7 +17,7 @@ Shape = tuple[np.ndarray, np.ndarray]
 
 
 def shape(model: Any, geom: int) -> Shape:
-    """A geom in its own space."""
+    """The shape of a geom in its own frame."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     quality = model.vis.quality
     paint = np.ones(3)
@@ -30,25 +30,21 @@ def shape(model: Any, geom: int) -> Shape:
     elif kind == _CYLINDER:
         points, normals = _cylinder(size[0], size[1], quality.numslices)
     else:
-        raise NotImplementedError(f"geom {model.geom(geom).name} is of a kind that no scene of ours has")
+        raise NotImplementedError(f"geom {model.geom(geom).name}: planes, capsules and ellipsoids are not rendered")
     material = int(model.geom_matid[geom])
     gloss = (0.5, 0.5) if material < 0 else (model.mat_specular[material], model.mat_shininess[material])
     return _welded(points, normals, paint, (gloss[0], 128 * gloss[1]))
 
 
 def dome(model: Any) -> Shape:
-    """The sky around a camera, with the colours of the model's sky texture."""
+    """The sky around a camera from below the horizon to the zenith, with the colours of the model's sky texture."""
     texture = int(np.flatnonzero(model.tex_type == 2)[0])
     width, start = int(model.tex_width[texture]), int(model.tex_adr[texture])
     faces = model.tex_data[start : start + 18 * width**2].reshape(6, width, width, 3) / 255
-    place = 2 * (np.arange(width) + 0.5) / width - 1
-    half = width // 2
-    # From the middle of the upper face to its rim, down a side, and to the middle of the lower face.
-    elevations = np.concatenate(
-        [np.pi / 2 - np.arctan(place[half:]), -np.arctan(place), np.arctan(place[half:]) - np.pi / 2][::1]
-    )
-    colours = np.concatenate([faces[2, half, half:], faces[0, :, half], faces[3, half, half:]])
-    order = np.argsort(elevations)
+    half, along = width // 2, 2 * (np.arange(width) + 0.5) / width - 1
+    # Up the middle of a side, and on along the upper face to its centre.
+    heights = np.concatenate([np.arctan(along), np.pi / 2 - np.arctan(along[half:])[::-1]])
+    colours = np.concatenate([faces[0, ::-1, half], faces[2, half, half:][::-1]])
     around = 2 * np.pi * np.arange(_SKY_SLICES + 1) / _SKY_SLICES
     grid = np.stack(np.broadcast_arrays(
         np.cos(_SKY_ELEVATIONS)[:, None] * np.cos(around), np.cos(_SKY_ELEVATIONS)[:, None] * np.sin(around),
@@ -56,17 +52,17 @@ def dome(model: Any) -> Shape:
     ), axis=-1)  # fmt: skip
     points = _triangles(grid)[:, ::-1]  # seen from inside
     elevation = np.arcsin(np.clip(points[..., 2], -1, 1))
-    paint = np.stack([np.interp(elevation, elevations[order], colours[order, k]) for k in range(3)], axis=-1)
+    paint = np.stack([np.interp(elevation, heights, colours[:, k]) for k in range(3)], axis=-1)
     distance = 0.7 * model.vis.map.zfar * model.stat.extent
     return _welded(distance * points, np.broadcast_to((0.0, 0.0, 1.0), points.shape), paint, (0.0, 1.0))
 
 
 def _welded(points: np.ndarray, normals: np.ndarray, paint: np.ndarray, gloss: tuple[float, float]) -> Shape:
     """Corners f64[m,3,3] of triangles, each distinct one once; triangles without area are left out."""
-    corners = np.empty((*points.shape[:2], SHAPE_FLOATS), np.float32)
+    corners = np.empty((*points.shape[:2], CORNER_FLOATS), np.float32)
     corners[..., 0:3], corners[..., 3:6], corners[..., 6:9], corners[..., 9:] = points, normals, paint, gloss
     area = np.linalg.norm(np.cross(points[:, 1] - points[:, 0], points[:, 2] - points[:, 0]), axis=-1)
-    distinct, where = np.unique(corners[area > 1e-12].reshape(-1, SHAPE_FLOATS), axis=0, return_inverse=True)
+    distinct, where = np.unique(corners[area > 1e-12].reshape(-1, CORNER_FLOATS), axis=0, return_inverse=True)
     return distinct, where.reshape(-1, 3)
 
 
