@@ -121,6 +121,22 @@ def test_what_is_out_of_sight_changes_nothing(easel: Easel, monkeypatch: pytest.
     assert counts[0] < 0.8 * counts[1]
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_background_rendered_once_changes_nothing(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    qpos, goal, _ = visited(task, steps=2, num_envs=40)
+    easel = Easel(task_named(task).scene, CAMERAS, 64, detail="fast", distractors=2)
+    renderer = easel._layers
+    assert renderer is not None
+    choices = ([0, 1, 2], [2], [1, 0])
+    copied = [easel.draw(qpos, goal, None, chosen=chosen) for chosen in choices]
+    assert len(renderer._backgrounds) == len(choices)
+    monkeypatch.setattr(renderer, "_background", lambda *_: None)
+    monkeypatch.setattr(renderer, "_fixed_shapes", np.zeros_like(renderer._fixed_shapes))
+    for chosen, images in zip(choices, copied, strict=True):
+        np.testing.assert_array_equal(easel.draw(qpos, goal, None, chosen=chosen), images)
+    easel.close()
+
+
 def test_the_sky_is_above_the_floor() -> None:
     """In the side view of an empty table: light above, the floor in the middle, the table below."""
     qpos = np.tile([0.0, -1.2, 0.0, -2.5, 0.0, 2.4, 0.0, 0.04, 0.04], (1, 1))

@@ -200,7 +200,7 @@ class Easel:
         if self._layers is None:
             self._draw_singly(pose, cameras, images)
         else:
-            self._layers.draw(pose, [camera.fixedcamid for camera in cameras], images)
+            self._layers.draw(pose, [camera.fixedcamid for camera in cameras], images, plain=looks is None)
         return images
 
     def _draw_singly(
