@@ -30,6 +30,15 @@ def test_every_link_has_a_mesh_within_the_budget(cache: Path) -> None:
     assert meshes.palette.exists()
 
 
+def test_small_pictures_have_a_mesh_of_every_link_and_never_more_triangles(cache: Path) -> None:
+    for pixels, expected in ((64, 1_350), (128, 2_000)):
+        meshes = assets.visual_meshes(assets.face_budget("fast", pixels))
+        counts = {name: faces(path) for name, path in meshes.files.items()}
+        assert len(counts) == 11 and min(counts.values()) > 20
+        assert expected - 20 <= sum(counts.values()) <= expected
+    assert {path.name.rpartition("-")[2] for path in cache.iterdir()} == {"1350", "2000"}
+
+
 def test_builders_at_the_same_time_leave_one_whole_cache(cache: Path) -> None:
     folder = cache / "panda-test"
     with ThreadPoolExecutor(3) as pool:

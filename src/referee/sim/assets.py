@@ -32,7 +32,7 @@ Detail = Literal["fast", "full", "film"]
 triangles, by MuJoCo's own renderer. `film`: smooth and with real shadows, for people."""
 FULL_FACES, FILM_FACES = 3_000, 14_000
 """Triangles of the whole arm after decimation, instead of 130 000."""
-FACES = ((64, 1_500), (128, 2_000))
+FACES = ((64, 1_350), (128, 2_000))
 """The same for `fast` pictures up to a size in pixels; above the last one, `FULL_FACES`."""
 LAYOUT = 4
 """Raise it when the files in the cache change, so that old ones are not taken for new."""

@@ -165,10 +165,10 @@ class LayeredRenderer:
         return self._backgrounds[tuple(cameras)]
 
     def _instances_of(
-        self, states: Sequence[np.ndarray], cameras: list[int], wanted: np.ndarray
+        self, states: Sequence[np.ndarray], cameras: list[int], included: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The instances to draw, by pass and shape: f32[k,8,4], the rows that `_VERTEX` reads, and int[passes,shapes],
-        how many there are. `wanted` bool[shapes,1,C] leaves the others out.
+        how many there are. `included` bool[shapes,1,C] leaves the others out.
         """
         position, matrix, rgba, materials, eye, axes, light, diffuse = states
         n, geoms = position.shape[:2]
@@ -187,7 +187,7 @@ class LayeredRenderer:
         aside = np.maximum(np.abs(offset[..., 0]), np.abs(offset[..., 1]))
         visible = (aside < room - reach * offset[..., 2]) & (offset[..., 2] < room)
         visible[geoms] = self._sees_sky(eye, axes, reach)
-        visible = (visible & wanted)[self._order]
+        visible = (visible & included)[self._order]
         place, state, camera = visible.nonzero()
         pass_number, layer = np.divmod(state * len(cameras) + camera, self._pass_layers(len(cameras)))
         by_pass = np.argsort(pass_number, kind="stable")
