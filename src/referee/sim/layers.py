@@ -168,7 +168,7 @@ class LayeredRenderer:
         self, states: Sequence[np.ndarray], cameras: list[int], included: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The instances to draw, by pass and shape: f32[k,8,4], the rows that `_VERTEX` reads, and int[passes,shapes],
-        how many there are. `included` bool[shapes,1,C] leaves the others out.
+        how many there are. `included` bool[shapes,1,C]: which shapes a camera is to draw.
         """
         position, matrix, rgba, materials, eye, axes, light, diffuse = states
         n, geoms = position.shape[:2]
