@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/peers/setup.py
 	$(BIN)/python benchmarks/sim_speed.py
 	$(BIN)/python benchmarks/render_speed.py
+	$(BIN)/python benchmarks/draw_pairs.py
 	$(BIN)/python benchmarks/experts.py
 	$(BIN)/python benchmarks/ppo_speed.py
 	$(BIN)/python benchmarks/ppo_profile.py

@@ -17,7 +17,7 @@ from referee.envs.maniskill import vulkan
 from referee.errors import MissingDependency
 from referee.files import cache_dir
 from referee.sim import engine, gl
-from referee.sim.assets import panda_folder, visual_meshes
+from referee.sim.assets import FULL_FACES, panda_folder, visual_meshes
 
 State = Literal["ok", "note", "fail"]
 
@@ -128,7 +128,7 @@ def _rendering() -> Iterator[Finding]:
 
 
 def _meshes() -> Iterator[Finding]:
-    folder = visual_meshes("fast").palette.parent
+    folder = visual_meshes(FULL_FACES).palette.parent
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     yield Finding("Panda meshes", "ok", f"{size:.1f} MB in {folder}")
 

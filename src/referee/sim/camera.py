@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 from referee.sim import gl
 from referee.sim.assets import Detail
 from referee.sim.engine import LazyMujoco
+from referee.sim.layers import LayeredRenderer
 from referee.sim.looks import Looks, Painter
 from referee.sim.scene import SHADOW_GEOMS, Scene, visual_xml
 from referee.sim.studio import Order, Studio, Work
@@ -132,21 +133,27 @@ class Easel:
         self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
         self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
         self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
+        layered = detail == "fast" and LayeredRenderer.supported()
+        self._layers = LayeredRenderer(self._model, self._data, self.pixels) if layered else None
 
     def segment(self, qpos: np.ndarray, goal: np.ndarray, hidden: Sequence[str]) -> np.ndarray:
         """See `Camera.segment`."""
         flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
+        self._context.make_current()
         groups = [self._model.geom(name).id for name in hidden]
         self._model.geom_group[groups] = 5
         for flag in flags:
             self._view.flags[flag] = True
+        self._painter.restore()
+        images = np.empty((len(qpos), len(self._cameras), self.pixels, self.pixels, 3), np.uint8)
         try:
-            colours = self.draw(qpos, goal, None).astype(np.int64)
+            self._draw_singly(lambda i: self._pose(qpos[i], goal[i]), self._cameras, images)
             shown = {self._view.geoms[i].segid + 1: self._view.geoms[i].objid for i in range(self._view.ngeom)}
         finally:
             self._model.geom_group[groups] = 0
             for flag in flags:
                 self._view.flags[flag] = False
+        colours = images.astype(np.int64)
         codes = colours[..., 0] + 256 * colours[..., 1] + 65536 * colours[..., 2]
         table = np.full(max(shown, default=0) + 1, -1)
         for code, geom in shown.items():
@@ -179,28 +186,44 @@ class Easel:
     ) -> np.ndarray:
         """See `Camera.render`; the images are written into `out` where it is given."""
         self._context.make_current()
-        model, data, view = self._model, self._data, self._view
         cameras = self._cameras if chosen is None else [self._cameras[i] for i in chosen]
         shape = (len(qpos), len(cameras), self.pixels, self.pixels, 3)
         images = np.empty(shape, np.uint8) if out is None else out
-        flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)
         if looks is None:
             self._painter.restore()
-        for i in range(len(qpos)):
+
+        def pose(i: int) -> None:
             if looks is not None:
                 self._painter.paint(looks, i)
-            self._qpos[:] = qpos[i]
-            self._goal[0] = goal[i]
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            mujoco.mj_camlight(model, data)
-            self._cast_shadows()
+            self._pose(qpos[i], goal[i])
+
+        if self._layers is None:
+            self._draw_singly(pose, cameras, images)
+        else:
+            self._layers.draw(pose, [camera.fixedcamid for camera in cameras], images, plain=looks is None)
+        return images
+
+    def _draw_singly(
+        self, pose: Callable[[int], None], cameras: Sequence[mujoco.MjvCamera], images: np.ndarray
+    ) -> None:
+        """Fill images uint8[n,C,H,W,3] with MuJoCo's renderer, after each `pose(i)`."""
+        model, data, view = self._model, self._data, self._view
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._gl)
+        flipped = np.empty((self.pixels, self.pixels, 3), np.uint8)
+        for i in range(len(images)):
+            pose(i)
             for c, camera in enumerate(cameras):
                 mujoco.mjv_updateScene(model, data, self._option, None, camera, mujoco.mjtCatBit.mjCAT_ALL.value, view)
                 mujoco.mjr_render(self._rectangle, view, self._gl)
                 mujoco.mjr_readPixels(flipped, None, self._rectangle, self._gl)
                 images[i, c] = flipped[::-1]
-        return images
+
+    def _pose(self, qpos: np.ndarray, goal: np.ndarray) -> None:
+        self._qpos[:] = qpos
+        self._goal[0] = goal
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_camlight(self._model, self._data)
+        self._cast_shadows()
 
     def _cast_shadows(self) -> None:
         """A dark disc under the hand and the cube, fainter with height: depth at the cost of two draw calls."""

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Literal
 
-from referee.sim.assets import Detail, panda_xml, visual_meshes
+from referee.sim.assets import Detail, face_budget, panda_xml, visual_meshes
 
 CUBE_HALF = 0.02
 CUBE_MASS = 0.05
@@ -101,7 +101,7 @@ def physics_xml(scene: Scene) -> str:
 def visual_xml(scene: Scene, *, pixels: int, detail: Detail = "fast", distractors: int = 0) -> str:
     """The model that is drawn: `fast` for what models look at, `film` (smooth, real shadows) for people."""
     film = detail == "film"
-    meshes = visual_meshes(detail)
+    meshes = visual_meshes(face_budget(detail, pixels))
     mesh_assets = "".join(f'<mesh name="{body}" file="{path}"/>' for body, path in meshes.files.items())
     kinds = ("box", "cylinder", "sphere", "box")
     strangers = "".join(
