@@ -10,7 +10,7 @@ from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.experts import Expert
 from referee.envs.panda.tasks import task_named
 from referee.metrics import auroc
-from referee.sim import assets
+from referee.sim import assets, layers
 from referee.sim.assets import Detail
 from referee.sim.camera import CAMERAS, Camera, Easel
 from referee.sim.layers import LayeredRenderer
@@ -150,6 +150,17 @@ def test_film_and_full_are_rendered_by_mujoco(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(LayeredRenderer, "draw", lambda *_: pytest.fail("rendered as layers"))
     for detail in ("film", "full"):
         assert pictures(Scene(cube=True), *states(1)[:2], 64, detail).std() > 15
+
+
+def test_a_driver_that_refuses_the_shaders_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the extensions, and does not build the program: MuJoCo's renderer takes over, and that is said."""
+    monkeypatch.setattr(layers, "_FRAGMENT", "#version 330\nvoid main() { nonsense }")
+    with Camera(Scene(), ("front",), 64, num_threads=1) as camera:
+        images = camera.render(np.zeros((2, 9)), np.full((2, 3), 0.2))
+    assert images.std() > 1
+    assert "refuses to render in layers" in caplog.text
 
 
 def test_a_driver_that_cannot_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

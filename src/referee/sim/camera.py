@@ -133,8 +133,7 @@ class Easel:
         self._geom_pos, self._geom_rgba = self._data.geom_xpos, self._model.geom_rgba
         self._casters = [self._data.site_xpos[0], self._data.qpos[9:12]]
         self._shadows = [i for i in range(self._model.ngeom) if self._model.geom(i).name in SHADOW_GEOMS]
-        layered = detail == "fast" and LayeredRenderer.supported()
-        self._layers = LayeredRenderer(self._model, self._data, self.pixels) if layered else None
+        self._layers = LayeredRenderer.open(self._model, self._data, self.pixels) if detail == "fast" else None
 
     def segment(self, qpos: np.ndarray, goal: np.ndarray, hidden: Sequence[str]) -> np.ndarray:
         """See `Camera.segment`."""

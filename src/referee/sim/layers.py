@@ -7,14 +7,17 @@ is the same here: directional lights and a headlight, computed at the corners of
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from referee.errors import RefereeError
 from referee.sim.shapes import CORNER_FLOATS, Shape, dome, shape
 
+_log = logging.getLogger(__name__)
 NEEDED = (
     "GL_ARB_shader_viewport_layer_array", "GL_ARB_base_instance", "GL_ARB_clip_control", "GL_ARB_copy_image",
     "GL_ARB_multi_draw_indirect",
@@ -116,6 +119,21 @@ class LayeredRenderer:
         self._commands = GL.glGenBuffers(1)
         self._canvas = self._build_canvas()
         self._backgrounds: dict[tuple[int, ...], Canvas] = {}
+
+    @classmethod
+    def open(cls, model: Any, data: Any, pixels: int) -> LayeredRenderer | None:
+        """A renderer in the current context; None where the driver cannot, or says that it can and refuses."""
+        from OpenGL.error import Error
+
+        if not cls.supported():
+            return None
+        try:
+            return cls(model, data, pixels)
+        except (Error, RefereeError) as error:
+            _log.warning(
+                "the OpenGL driver refuses to render in layers (%s): pictures take about three times as long", error
+            )
+            return None
 
     @staticmethod
     def supported() -> bool:
@@ -338,6 +356,8 @@ class LayeredRenderer:
             gl.glCompileShader(part)
             gl.glAttachShader(program, part)
         gl.glLinkProgram(program)
+        if not gl.glGetProgramiv(program, gl.GL_LINK_STATUS):
+            raise RefereeError(f"shaders do not link: {gl.glGetProgramInfoLog(program)!r:.200}")
         return int(program)
 
     def _build_vertices(self, shapes: Sequence[Shape]) -> tuple[int, int]:
