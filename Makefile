@@ -57,6 +57,8 @@ bench: setup
 	$(BIN)/python benchmarks/campaign.py --files 10000 --kills 200
 	$(BIN)/python benchmarks/dataset_speed.py
 	$(BIN)/python benchmarks/lerobot_reads.py
+	$(BIN)/python benchmarks/checksum_cost.py
+	$(BIN)/python benchmarks/reader_speed.py
 	$(BIN)/python benchmarks/reward_training.py
 	$(BIN)/python benchmarks/scoring_speed.py
 	$(BIN)/python benchmarks/serve_speed.py
