@@ -14,9 +14,8 @@ from torch import nn
 from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, RewardModel, backends, build, register
 from referee.models.artifact import embed
-from referee.models.contract import MEAN, STD, probability_of
-from referee.models.onnx_graph import bordered, encoder_graph, observe
-from referee.models.resnet import ResNet
+from referee.models.contract import probability_of
+from referee.models.onnx_graph import encoder_graph, int8_graph
 
 TWO = ModelSpec(arch="resnet10", width=8, hidden_dim=16, image_size=40, cameras=("front", "side"))
 SPECS = {
@@ -94,27 +93,25 @@ def test_int8_is_close_to_the_model(kind: str, backend: str) -> None:
 def test_int8_weights_and_activations_are_in_the_graph() -> None:
     onnx = pytest.importorskip("onnx")
     model = trained(SPECS["resnet"])
-    assert isinstance(model.encoder, ResNet)
-    batches = [model.prepare(frames(model.spec)).flatten(0, 1)]
-    ranges = observe(model.encoder, batches)
-    for narrow, top in ((False, 127), (True, 63)):
-        graph = onnx.load_from_string(encoder_graph(model.encoder, 40, pooled=True, ranges=ranges, narrow=narrow)).graph
-        kernels = [onnx.numpy_helper.to_array(each) for each in graph.initializer]
-        kernels = [each for each in kernels if each.ndim == 4]
+    for narrow, top in ((False, 127), (True, 64)):  # two products of 255 and 64 fit into 16 bits
+        graph = onnx.load_from_string(int8_graph(model, frames(model.spec), narrow=narrow)).graph
+        known = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+        kernels = [each for each in known.values() if each.ndim == 4]
         assert len(kernels) == 12 and {each.dtype for each in kernels} == {np.dtype(np.int8)}
         assert max(np.abs(each.astype(int)).max() for each in kernels) == top
         assert not any(node.op_type == "BatchNormalization" for node in graph.node)
+        made_by = {output: node.op_type for node in graph.node for output in node.output}
+        inputs = {made_by[node.input[0]] for node in graph.node if node.op_type in ("Conv", "MaxPool", "Add")}
+        assert inputs == {"DequantizeLinear"}
 
 
-def test_observed_ranges_are_those_of_the_activations() -> None:
-    model = trained(SPECS["resnet"])
-    assert isinstance(model.encoder, ResNet)
-    prepared = model.prepare(frames(model.spec)).flatten(0, 1)
-    ranges = observe(model.encoder, [prepared[:4], prepared[4:]])
-    with torch.no_grad():
-        features = model.encoder(prepared)
-    assert ranges["layer4.0"] == pytest.approx((float(features.min()), float(features.max())), abs=1e-5)
-    assert all(low <= high for low, high in ranges.values())
+def test_a_graph_takes_any_number_of_pictures() -> None:
+    onnx = pytest.importorskip("onnx")
+    for graph in (encoder_graph(build(TWO)), int8_graph(build(TWO), frames(TWO))):
+        found = onnx.load_from_string(graph).graph
+        dims = [each.type.tensor_type.shape.dim for each in (found.input[0], found.output[0])]
+        assert [each[0].dim_param for each in dims] == ["n", "n"]
+        assert [each.dim_value for each in dims[0]][1:] == [40, 40, 3]
 
 
 def test_a_back_end_that_says_something_else_is_not_used(
@@ -144,49 +141,6 @@ def test_compile_is_for_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = backends.choose(model, frames(TWO), backend="compile")
     np.testing.assert_allclose(scorer.logits(frames(TWO, 21)), model.logits(frames(TWO, 21)), atol=1e-5)
     assert set(seen) == {16}  # frames of two cameras: 32 pictures
-
-
-def test_pixels_in_a_border_are_normalised_pictures_in_zeros() -> None:
-    spec = ModelSpec(arch="resnet10", width=8, image_size=40, cameras=("front",))
-    model, picture = trained(spec), frames(spec, 3)
-    framed = bordered(picture[:, 0], (MEAN, STD))[:, None]
-    found = build(spec.but(image_size=46)).prepare(framed)[:, 0]
-    expected = nn.functional.pad(model.prepare(picture)[:, 0], (3, 3, 3, 3))
-    torch.testing.assert_close(found[..., 3:-3, 3:-3], expected[..., 3:-3, 3:-3])
-    assert float((found - expected).abs().max()) < 0.5 / 255 / min(STD)  # the border is a whole number
-
-
-def test_the_mean_colour_is_taken_off_by_the_rounded_weights() -> None:
-    """Else what rounding adds to a weight would be multiplied by the brightness of the whole picture."""
-    onnx = pytest.importorskip("onnx")
-    model = trained(TWO)
-    assert isinstance(model.encoder, ResNet)
-    ranges = observe(model.encoder, [model.prepare(frames(TWO)).flatten(0, 1)])
-    graph = onnx.load_from_string(
-        encoder_graph(model.encoder, 40, pooled=True, ranges=ranges, colours=(MEAN, STD), narrow=True)
-    ).graph
-    known = {each.name: onnx.numpy_helper.to_array(each).astype(np.float64) for each in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "DequantizeLinear" and node.input[0] in known:
-            whole, scale = known[node.input[0]], known[node.input[1]]
-            known[node.output[0]] = whole * scale.reshape(-1, *[1] * (whole.ndim - 1))
-    first = next(node for node in graph.node if node.op_type == "Conv")
-    weight, bias = known[first.input[1]], known[first.input[2]]
-    norm = model.encoder.bn1
-    assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
-    own = norm.bias - norm.weight * norm.running_mean / torch.sqrt(norm.running_var + norm.eps)
-    mean = np.asarray(MEAN).reshape(1, 3, 1, 1)
-    np.testing.assert_allclose(bias + (weight * mean).sum((1, 2, 3)), own.detach().numpy(), atol=1e-4)
-
-
-def test_pixels_are_prepared_but_not_normalised() -> None:
-    spec = TWO.but(resize="bilinear", crop={"front": (4, 0, 40, 44)})
-    model, picture = build(spec), frames(spec, 3)
-    pixels = model.pixels(picture)
-    assert pixels.dtype == torch.uint8 and pixels.shape == (3, 2, 40, 40, 3)
-    bare = build(spec.but(normalize=False)).prepare(picture).permute(0, 1, 3, 4, 2)
-    torch.testing.assert_close(pixels.float() / 255, bare, atol=0.5 / 255 + 1e-6, rtol=0)
-    assert np.shares_memory(build(TWO).pixels(small := frames(TWO)).numpy(), small)
 
 
 @pytest.mark.slow
@@ -234,23 +188,69 @@ def test_what_a_back_end_cannot_do_is_one_clear_line(monkeypatch: pytest.MonkeyP
             backends.choose(model, frames(TWO), backend=missing)
 
 
-def test_a_model_without_a_resnet_runs_on_torch_only() -> None:
-    @register("tests/flat")
-    class Flat(RewardModel):
+@register("tests/patches")
+class Patches(RewardModel):
+    """An architecture of somebody else: patches, attention among them, an average; and strides, groups, GELU."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 16, 4, 4), nn.BatchNorm2d(16), nn.GELU(), nn.Conv2d(16, 16, 3, 1, 1, groups=4), nn.SiLU()
+        )
+        self.attention = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(16 * len(spec.cameras), 1)
+
+    def encode_views(self, views: torch.Tensor) -> torch.Tensor:
+        patches = self.encoder(views).flatten(2).transpose(1, 2)
+        return self.attention(patches).mean(1)
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        return self.last(features)[:, 0]
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["fp32", "int8"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_model_of_somebody_else_runs_there_too(
+    backend: str, int8: bool, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip(backend)
+    pytest.importorskip("onnx")
+    spec = TWO.but(model_type="tests/patches")
+    model = trained(spec)
+    scorer = backends.choose(model, frames(spec), backend=backend, int8=int8, threads=1)
+    fresh = frames(spec, 21, seed=1)
+    assert scorer.backend == backend and scorer.int8 == int8
+    expected = model.logits(fresh)
+    assert np.ptp(expected) > 1e-2
+    found = scorer.logits(fresh)
+    if int8:
+        gap = np.abs(probability_of(expected) - probability_of(found))
+        assert gap.max() < 0.1 and np.corrcoef(expected, found)[0, 1] > 0.9
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(scorer.logits(fresh[:1]), found[:1], atol=1e-5)
+    assert not [each for each in recwarn if "onnx" in str(each.message).lower() or "trac" in str(each.message).lower()]
+    assert not caplog.records
+
+
+def test_a_model_that_cannot_be_exported_runs_on_torch_only() -> None:
+    @register("tests/eigen")
+    class Eigen(RewardModel):
         def __init__(self, spec: ModelSpec) -> None:
             super().__init__(spec)
             self.last = nn.Linear(3 * len(spec.cameras), 1)
 
         def encode_views(self, views: torch.Tensor) -> torch.Tensor:
-            return views.mean((2, 3))
+            flat = views.flatten(2)
+            return torch.linalg.eigvalsh(flat @ flat.transpose(1, 2))
 
         def head(self, features: torch.Tensor) -> torch.Tensor:
             return self.last(features)[:, 0]
 
-    model = build(TWO.but(model_type="tests/flat"))
-    assert backends.choose(model, frames(TWO), backend="torch").difference < 1e-6
+    model = build(TWO.but(model_type="tests/eigen"))
+    assert backends.choose(model, frames(TWO), backend="torch").difference < 1e-5
     pytest.importorskip("onnxruntime")
-    with pytest.raises(RefereeError, match="no ResNet"):
+    with pytest.raises(RefereeError, match="Eigen runs on torch or compile only"):
         backends.choose(model, frames(TWO), backend="onnxruntime")
 
 

@@ -1,6 +1,6 @@
 """Where the encoder runs: torch, torch.compile, onnxruntime or OpenVINO, in fp32 or int8.
 
-Preparation and head are the model's own everywhere; only the convolutions, which take the time, run elsewhere. A back
+Preparation and head are the model's own everywhere; only `encode_views`, which takes the time, runs elsewhere. A back
 end is compared with the model on real frames before it is used, and is not used where it says something else.
 """
 
@@ -19,8 +19,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from referee import cpu
 from referee.episodes.optional import require
 from referee.models.contract import (
-    MEAN,
-    STD,
     ModelError,
     RewardModel,
     check_shape,
@@ -29,7 +27,7 @@ from referee.models.contract import (
     probability_of,
     split_seen,
 )
-from referee.models.onnx_graph import INPUT, Colours, bordered, encoder_graph, observe
+from referee.models.onnx_graph import INPUT, encoder_graph, int8_graph, rows
 from referee.models.resnet import ResNet
 
 _log = logging.getLogger(__name__)
@@ -39,7 +37,7 @@ BOUNDS = {"fp32": 1e-3, "int8": 0.05}
 MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32, "openvino int8": 64}
 """Pictures that go through the encoder at once: the activations of more do not stay in a core's cache."""
 Encode = Callable[[Tensor], Tensor]
-"""Prepared frames f32[n,V,3,S,S], or in int8 `RewardModel.pixels` → features f32[n,d], as `RewardModel.encode`."""
+"""Prepared frames f32[n,V,3,S,S] → features f32[n,d], as `RewardModel.encode`."""
 
 
 class Scorer:
@@ -68,10 +66,9 @@ class Scorer:
     def _by_pieces(self, run: Callable[[Tensor], Tensor], images: np.ndarray | Tensor) -> list[np.ndarray]:
         """What `run` makes of features, some frames at a time."""
         check_shape(images, self.model.spec)
-        look = self.model.pixels if self.int8 else self.model.prepare
         with evaluating(self.model):
             return [
-                run(self._encode(look(images[start : start + self._frames]))).cpu().numpy()
+                run(self._encode(self.model.prepare(images[start : start + self._frames]))).cpu().numpy()
                 for start in range(0, len(images), self._frames)
             ]
 
@@ -166,20 +163,10 @@ def _compiled(model: RewardModel) -> Encode:
     return lambda prepared: run(prepared) if len(prepared) == size else plain(prepared)
 
 
-def _graph(model: RewardModel, frames: np.ndarray, int8: bool, *, sums: bool) -> bytes:
-    encoder = getattr(model, "encoder", None)
-    if not isinstance(encoder, ResNet):
-        raise ModelError(f"{type(model).__name__} has no ResNet as its encoder, so it runs on torch or compile only")
+def _graph(model: RewardModel, frames: np.ndarray, int8: bool) -> bytes:
     if model.spec.precision != "fp32":
         raise ModelError(f"a model of precision {model.spec.precision} runs on torch or compile only")
-    size = model.spec.image_size
-    with evaluating(model):
-        sample = model.prepare(frames[:8]).flatten(0, 1)
-        pooled = model.encode_views(sample)[0].numel() == encoder.channels
-        batches = [model.prepare(frames[start : start + 8]).flatten(0, 1) for start in range(0, len(frames), 8)]
-        ranges = observe(encoder, batches) if int8 else None
-    return encoder_graph(encoder, size, pooled=pooled, ranges=ranges, colours=_colours(model),
-                         narrow=not cpu.has_vnni(), sums=sums)  # fmt: skip
+    return int8_graph(model, frames, narrow=not cpu.has_vnni()) if int8 else encoder_graph(model)
 
 
 def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
@@ -187,11 +174,11 @@ def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: in
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
-    graph = _graph(model, frames, int8, sums=True)
+    graph = _graph(model, frames, int8)
     session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def encode(seen: Tensor) -> Tensor:
-        (found,) = session.run(None, {INPUT: _rows(seen, model)})
+        (found,) = session.run(None, {INPUT: rows(seen)})
         return torch.from_numpy(found).reshape(len(seen), -1)
 
     return encode
@@ -200,28 +187,17 @@ def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: in
 def _openvino(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
     cpu.cap_if_needed()
     openvino = require("openvino", extra="fast", what="backend openvino")
-    core, graph = openvino.Core(), _graph(model, frames, int8, sums=False)
+    core, graph = openvino.Core(), _graph(model, frames, int8)
     options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     requests: dict[int, Any] = {}
 
     def encode(seen: Tensor) -> Tensor:
-        rows = _rows(seen, model)
-        if len(rows) not in requests:  # a graph of a fixed size is faster; there are few sizes
+        images = rows(seen)
+        if len(images) not in requests:  # a graph of a fixed size is faster; there are few sizes
             network = core.read_model(graph)
-            network.reshape({0: list(rows.shape)})
-            requests[len(rows)] = core.compile_model(network, "CPU", options).create_infer_request()
-        found = requests[len(rows)].infer({0: rows}, share_inputs=True)[0]
+            network.reshape({0: list(images.shape)})
+            requests[len(images)] = core.compile_model(network, "CPU", options).create_infer_request()
+        found = requests[len(images)].infer({0: images}, share_inputs=True)[0]
         return torch.from_numpy(np.array(found)).reshape(len(seen), -1)
 
     return encode
-
-
-def _rows(seen: Tensor, model: RewardModel) -> np.ndarray:
-    """What a graph takes: f32[n·V,S,S,3] of prepared frames, without a copy, or pixels uint8 with their border."""
-    if seen.dtype == torch.uint8:
-        return bordered(seen.flatten(0, 1).numpy(), _colours(model))
-    return np.ascontiguousarray(seen.flatten(0, 1).permute(0, 2, 3, 1).numpy())
-
-
-def _colours(model: RewardModel) -> Colours:
-    return (MEAN, STD) if model.spec.normalize else ((0.0,) * 3, (1.0,) * 3)

@@ -91,11 +91,6 @@ class RewardModel(nn.Module):
         """
         return prepare(images, self.spec, self._mean, self._std)
 
-    def pixels(self, images: np.ndarray | Tensor) -> Tensor:
-        """The same without normalisation, in 8 bits and as pictures lie in memory: uint8[n,V,S,S,3]."""
-        found = sized(images, self.spec, self._mean.device)
-        return found if found.dtype == torch.uint8 else (found * 255).round().to(torch.uint8)
-
     def encode(self, prepared: Tensor) -> Tensor:
         """Features f32[n,d] of prepared frames, those of the first camera first."""
         count, views = prepared.shape[:2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -149,8 +150,9 @@ class ResNet(nn.Module):
 
     def maps(self, images: Tensor, stages: int = 4) -> list[Tensor]:
         """What each of the first stages gives."""
-        # The largest of what is above 0 is what is above 0 of the largest: so there is a quarter left to cut off.
-        x = F.relu(self.pool(self.bn1(self.conv1(images))), inplace=True)
+        x = self.bn1(self.conv1(images))
+        # The order is free. Here a quarter is left to cut off after the pool; graphs fuse a ReLU with its convolution.
+        x = self.pool(F.relu(x)) if torch.onnx.is_in_onnx_export() else F.relu(self.pool(x), inplace=True)
         found = []
         for stage in self.stages()[:stages]:
             x = stage(x)
@@ -158,9 +160,9 @@ class ResNet(nn.Module):
         return found
 
     def pool(self, x: Tensor) -> Tensor:
-        """The largest of each 3×3 pixels, every second one."""
+        """The largest of each 3×3 pixels, every second one; below 0 nothing counts, so zeros may surround them."""
         if self.padding == "same":
-            return F.max_pool2d(F.pad(x, uneven_padding(x), value=float("-inf")), 3, 2)
+            return F.max_pool2d(F.pad(x, uneven_padding(x)), 3, 2)
         return F.max_pool2d(x, 3, 2, 1)
 
     def stages(self) -> list[nn.Sequential]:
