@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,19 @@ def test_one_file_without_a_network(tmp_path: Path) -> None:
     assert "<b>paid</b>" not in text and "&lt;b&gt;paid&lt;/b&gt;" in text and "<i>" not in text
     assert text.count("<script") == 2 and "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)
     assert "prefers-color-scheme: dark" in text and len(text) < 300_000
+
+
+def test_a_hostile_id_stays_inside_its_attributes(tmp_path: Path) -> None:
+    id = """x' " onload="alert(1)"><script>alert(1)</script>"""
+    judged = [said(id, "00", 0.1, 0.9), said("s", "01", 0.1, 0.9)]
+    metrics = measure(judged, at(), draws=2)
+    metrics = replace(metrics, cameras={"<script>": dict.fromkeys(("auroc", "auroc_loss"), metrics["auroc"])})
+    shown = worth_a_look(judged, at())
+    pictures = {(each.id, frame): np.zeros((1, 8, 8, 3), np.uint8) for each in judged for frame in (0, 1)}
+    text = render(metrics, judged, at(), most_wrong(judged, at()), shown, pictures, title=id, facts={id: id})
+    assert text.count("<script") == 2 and 'onload="' not in text
+    found = [html.unescape(each) for each in re.findall(r'data-id="([^"]*)"', text)]
+    assert sorted(found) == ["s", id]
 
 
 def test_what_it_says(tmp_path: Path) -> None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from referee import files
-from referee.audit import svg
+from referee.audit import pages, svg
 from referee.audit.exhibits import Shown, WrongFrame, most_wrong, read_frames, worth_a_look
 from referee.audit.judged import Judged, Scorer, cameras_of
 from referee.audit.measure import Metrics
 from referee.audit.statistics import Operating
-from referee.audit.words import NAMES, happened, headline, likely, percent, plain, span, verdict
+from referee.audit.words import NAMES, happened, headline, percent, plain, verdict
 from referee.episodes import Episode, EpisodeStore
 from referee.errors import RefereeError
-from referee.labels.log import SUCCESS
+from referee.labels.log import FAILURE, SUCCESS
 from referee.metrics.calibration import logit, probability
 from referee.metrics.intervals import Estimate
 
@@ -75,10 +69,7 @@ def write_report(
         wanted.setdefault(exhibit.judged.id, []).extend(_strip_frames(exhibit.judged))
     pictures = read_frames(source, cameras, wanted)
     text = render(metrics, judged, operating, wrong, shown, pictures, title=title, facts=_facts(artifact, facts or {}))
-    try:
-        files.write_text(path, text)
-    except OSError as error:
-        raise RefereeError(f"cannot write {path} ({error.strerror})") from error
+    pages.write(path, text)
 
 
 def render(
@@ -93,40 +84,29 @@ def render(
     facts: Mapping[str, str],
 ) -> str:
     """The HTML of a report card."""
-    folder = resources.files("referee.audit") / "template"
     tone, chip, promise = verdict(metrics)
     scores, taken = _scores(judged, operating)
-    explorer_note = "" if taken == len(judged) else f"{taken} of the {len(judged)} episodes, taken evenly."
-    return Template((folder / "report.html").read_text()).substitute(
-        style=(folder / "report.css").read_text(),
-        script=(folder / "report.js").read_text(),
-        data=json.dumps(scores, separators=(",", ":")).replace("<", "\\u003c"),
-        title=_escape(title),
+    return pages.render(
+        "report.html",
+        title=title,
+        metrics=metrics,
+        operating=operating,
+        names=NAMES,
         tone=tone,
         chip=chip,
         headline=headline(metrics),
         promise=promise,
-        notes=_notes(metrics),
         tiles=_tiles(metrics),
-        explorer_note=explorer_note,
-        gates=_gates(operating),
+        explorer_note="" if taken == len(judged) else f"{taken} of the {len(judged)} episodes, taken evenly.",
         curves=_curves(metrics),
-        cameras=_cameras(metrics),
-        episodes="".join(_timeline(each, operating, pictures) for each in shown),
-        wrong=_wrong(wrong, metrics, pictures),
-        numbers=_numbers(metrics),
-        facts="".join(f"<tr><th>{_escape(name)}</th><td>{_escape(value)}</td></tr>" for name, value in facts.items()),
+        episodes=[_episode(each, operating, pictures) for each in shown],
+        wrong=_wrong(wrong, pictures),
+        facts=facts,
+        scores=scores,
     )
 
 
-def _notes(metrics: Metrics) -> str:
-    if not metrics.notes:
-        return ""
-    items = "".join(f"<li>{_escape(note)}</li>" for note in metrics.notes)
-    return f'<ul class="notes{" loud" if metrics.tainted else ""}">{items}</ul>'
-
-
-def _tiles(metrics: Metrics) -> str:
+def _tiles(metrics: Metrics) -> list[dict[str, str]]:
     counts = metrics.counts
     frames = counts["states"] - counts["unlabelled_states"]
     tiles = [
@@ -137,110 +117,66 @@ def _tiles(metrics: Metrics) -> str:
         ("Average precision", "average_precision", False, f"{counts['success_states']} of {frames} frames are success"),
         ("Calibration error", "ece", False, f"ECE, 0 is best; Brier score {plain(metrics['brier'].value)}"),
     ]
-    return "".join(_tile(name, metrics[key], share, hint, key) for name, key, share, hint in tiles)
+    return [_tile(name, metrics[key], share, hint, key) for name, key, share, hint in tiles]
 
 
-def _tile(name: str, found: Estimate, share: bool, hint: str, key: str) -> str:
+def _tile(name: str, found: Estimate, share: bool, hint: str, key: str) -> dict[str, str]:
     write = percent if share else plain
-    value = "–" if math.isnan(found.value) else write(found.value)
-    ends = "" if math.isnan(found.low) else f"{write(found.low)} – {write(found.high)}"
-    bar = "" if key == "steps_to_detect" else svg.interval(found.low, found.value, found.high)
-    return (
-        f'<div class="tile"><h3>{name}</h3><p class="value">{value}</p>{bar}<p class="ends">{ends}</p>'
-        f'<p class="hint">{_escape(hint)}</p></div>'
-    )
+    return {
+        "name": name,
+        "value": "–" if math.isnan(found.value) else write(found.value),
+        "bar": "" if key == "steps_to_detect" else svg.interval(found.low, found.value, found.high),
+        "ends": "" if math.isnan(found.low) else f"{write(found.low)} – {write(found.high)}",
+        "hint": hint,
+    }
 
 
-def _gates(operating: Operating) -> str:
-    """The choices of k and n, with the chosen ones selected."""
-    most = max(5, operating.gate_n)
-
-    def options(chosen: int) -> str:
-        return "".join(f"<option{' selected' * (n == chosen)}>{n}</option>" for n in range(1, most + 1))
-
-    return (
-        f'<label>at least <select id="k">{options(operating.gate_k)}</select></label> '
-        f'<label>of the last <select id="n">{options(operating.gate_n)}</select> states</label>'
-    )
-
-
-def _curves(metrics: Metrics) -> str:
+def _curves(metrics: Metrics) -> list[dict[str, str]]:
     roc, pr, bins = (metrics.curves[name] for name in ("roc", "precision_recall", "reliability"))
     fpr, recall, precision = (metrics[name].value for name in ("false_positive_rate", "recall", "precision"))
     axes = ("false-positive rate of frames", "recall of frames")
     first = svg.curve(roc["x"], roc["y"], names=axes, at=(fpr, recall), base="diagonal")
     second = svg.curve(pr["x"], pr["y"], names=("recall of frames", "precision of frames"), at=(recall, precision))
     third = svg.reliability(bins["said"], bins["true"], [int(each) for each in bins["count"]])
-    return "".join(
-        f"<figure><figcaption><b>{name}</b> <span>{word} {plain(metrics[key].value)}</span></figcaption>"
-        f"{drawing}</figure>"
+    return [
+        {"name": name, "value": f"{word} {plain(metrics[key].value)}", "drawing": drawing}
         for name, word, key, drawing in (
             ("ROC", "area", "auroc", first),
             ("Precision and recall", "average", "average_precision", second),
             ("Reliability", "ECE", "ece", third),
         )
-    )
+    ]
 
 
-def _cameras(metrics: Metrics) -> str:
-    if not metrics.cameras:
-        return ""
-    rows = "".join(
-        f"<tr><th>without {_escape(camera)}</th><td>{plain(found['auroc'].value)}</td>"
-        f"<td>{span(found['auroc'])}</td><td>{plain(found['auroc_loss'].value)}</td>"
-        f"<td>{span(found['auroc_loss'])}</td></tr>"
-        for camera, found in metrics.cameras.items()
-    )
-    return (
-        '<h2>Without a camera</h2><p class="lead">Its picture is replaced by what it shows on average. What is lost is '
-        'what that camera alone can tell.</p><div class="wide"><table class="numbers"><thead><tr><th></th>'
-        "<th>AUROC</th>"
-        f"<th>95 %</th><th>lost</th><th>95 %</th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _timeline(shown: Shown, operating: Operating, pictures: Mapping[tuple[str, int], np.ndarray]) -> str:
+def _episode(shown: Shown, operating: Operating, pictures: Mapping[tuple[str, int], np.ndarray]) -> dict[str, str]:
     judged, what = shown.judged, shown.outcome
-    said = probability(judged.logits, operating.temperature)
-    text = happened(what)
-    drawing = svg.timeline(judged, said, what, operating.threshold)
+    probabilities = probability(judged.logits, operating.temperature)
     frames = [pictures[judged.id, frame][0] for frame in _strip_frames(judged)]
-    strip = _image(np.concatenate([_small(each) for each in frames], axis=1))
-    good = what.kind in ("detected", "refused")
-    return (
-        f'<article class="episode" data-id="{_escape(judged.id)}"><header><span class="tag">{shown.why}</span>'
-        f'<b class="{"good" if good else "bad"}">{text}</b><code>{_escape(judged.id)}</code></header>'
-        f'<div class="wide"><div class="film">{drawing}<img src="{strip}" alt="film strip of the episode"></div></div>'
-        "</article>"
-    )
+    return {
+        "id": judged.id,
+        "why": shown.why,
+        "tone": "good" if what.kind in ("detected", "refused") else "bad",
+        "happened": happened(what),
+        "timeline": svg.timeline(judged, probabilities, what, operating.threshold),
+        "strip": _side_by_side(frames),
+    }
 
 
-def _wrong(wrong: Sequence[WrongFrame], metrics: Metrics, pictures: Mapping[tuple[str, int], np.ndarray]) -> str:
-    if not wrong:
-        return "<p>No frame is on the wrong side of the threshold.</p>"
-    parts = []
-    for label, name in ((0, "Called success, labelled failure"), (SUCCESS, "Called failure, labelled success")):
-        cards = [_card(each, pictures[each.episode, each.frame]) for each in wrong if each.label == label]
+def _wrong(wrong: Sequence[WrongFrame], pictures: Mapping[tuple[str, int], np.ndarray]) -> list[dict[str, Any]]:
+    """The two ways to be wrong, each with its frames; a way that never happened is left out."""
+    sides = []
+    for label, kind, name in (
+        (FAILURE, "failure", "Called success, labelled failure"),
+        (SUCCESS, "success", "Called failure, labelled success"),
+    ):
+        cards = [
+            {**vars(each), "picture": _side_by_side(pictures[each.episode, each.frame][:2])}
+            for each in wrong
+            if each.label == label
+        ]
         if cards:
-            parts.append(f'<h3 class="side">{name}</h3><div class="cards">{"".join(cards)}</div>')
-    return "".join(parts)
-
-
-def _card(wrong: WrongFrame, views: np.ndarray) -> str:
-    picture = _image(np.concatenate([_small(view) for view in views[:2]], axis=1))
-    kind = "success" if wrong.label == SUCCESS else "failure"
-    return (
-        f'<figure class="card"><img src="{picture}" alt="" loading="lazy"><figcaption>'
-        f"<b>{likely(wrong.probability)}</b> <span>labelled {kind}</span><code>{_escape(wrong.episode)}</code>"
-        f"<span>frame {wrong.frame}</span></figcaption></figure>"
-    )
-
-
-def _numbers(metrics: Metrics) -> str:
-    return "".join(
-        f"<tr><th>{name}</th><td>{plain(metrics[key].value)}</td><td>{span(metrics[key])}</td></tr>"
-        for key, name in NAMES.items()
-    )
+            sides.append({"name": name, "label": kind, "cards": cards})
+    return sides
 
 
 def _facts(artifact: Scorer, more: Mapping[str, str]) -> dict[str, str]:
@@ -269,8 +205,8 @@ def _scores(judged: Sequence[Judged], operating: Operating) -> tuple[dict[str, A
     return {
         "ids": [each.id for each in taken],
         "sizes": [len(each.labels) for each in taken],
-        "logits": base64_of(small.tobytes()),
-        "labels": base64_of(labels.tobytes()),
+        "logits": pages.base64_of(small.tobytes()),
+        "labels": pages.base64_of(labels.tobytes()),
         "threshold": float(logit(operating.threshold)),
         "k": operating.gate_k,
         "n": operating.gate_n,
@@ -291,15 +227,6 @@ def _small(image: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((size[0], size[1]), Image.Resampling.LANCZOS))
 
 
-def _image(image: np.ndarray) -> str:
-    data = io.BytesIO()
-    Image.fromarray(image).save(data, "JPEG", quality=86, subsampling=0, optimize=True)
-    return f"data:image/jpeg;base64,{base64_of(data.getvalue())}"
-
-
-def base64_of(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=True)
+def _side_by_side(images: Iterable[np.ndarray]) -> str:
+    """Thumbnails beside each other, as one picture."""
+    return pages.picture(np.concatenate([_small(each) for each in images], axis=1), "JPEG", quality=86, subsampling=0)

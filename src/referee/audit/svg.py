@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup, escape
 
 from referee.audit.judged import Judged
 from referee.audit.statistics import Outcome
@@ -25,7 +25,7 @@ def curve(
     names: tuple[str, str],
     at: tuple[float, float] | None = None,
     base: str = "",
-) -> str:
+) -> Markup:
     """A line in the unit square, with a dot at the operating point; base: `diagonal` draws what chance gives."""
     parts = [_frame(names)]
     if base == "diagonal":
@@ -39,7 +39,7 @@ def curve(
 
 def reliability(
     said: Sequence[float], true: Sequence[float], count: Sequence[int], *, words: tuple[str, str] = RELIABLE
-) -> str:
+) -> Markup:
     """Said against true, with dots as large as there are things behind them. words: what is true, and of what."""
     share, things = words
     parts = [_frame(("probability said", share))]
@@ -56,7 +56,7 @@ def reliability(
     return _svg(SIZE, SIZE, "".join(parts), f"{share} against the probability said")
 
 
-def timeline(judged: Judged, probability: np.ndarray, what: Outcome, threshold: float) -> str:
+def timeline(judged: Judged, probability: np.ndarray, what: Outcome, threshold: float) -> Markup:
     """The probability over the states of an episode: a band for success, the threshold, and where the gate fires."""
     width, height = TIMELINE
     top, band = 6, 8
@@ -99,7 +99,7 @@ def lines(
     swaps: Sequence[int] = (),
     last: int = 0,
     title: str = "",
-) -> str:
+) -> Markup:
     """True success and what the model said of it over steps, with the gap between them; nan is left out.
 
     alarm, swaps: steps at which it was raised, and at which another model took over.
@@ -149,17 +149,17 @@ def lines(
     return _svg(width, height, "".join(parts), title)
 
 
-def interval(low: float, value: float, high: float) -> str:
+def interval(low: float, value: float, high: float) -> Markup:
     """A number between 0 and 1 on a line, with its interval."""
     if np.isnan([low, value, high]).any():
-        return ""
+        return Markup()
     a, v, b = (3 + 94 * min(1.0, max(0.0, each)) for each in (low, value, high))
     parts = (
         '<line class="grid" x1="0" y1="3" x2="100" y2="3"/>',
         f'<line class="span" x1="{a:.2f}" y1="3" x2="{b:.2f}" y2="3"/>',
         f'<circle class="dot" cx="{v:.2f}" cy="3" r="2.6"/>',
     )
-    return f'<svg class="interval" viewBox="0 0 100 6" aria-hidden="true">{"".join(parts)}</svg>'
+    return Markup(f'<svg class="interval" viewBox="0 0 100 6" aria-hidden="true">{"".join(parts)}</svg>')
 
 
 def _stretches(labels: np.ndarray) -> list[tuple[int, int, int]]:
@@ -197,8 +197,9 @@ def _count(number: int) -> str:
     return str(number)
 
 
-def _svg(width: int, height: int, content: str, title: str) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">{content}</svg>'
+def _svg(width: int, height: int, content: str, title: str) -> Markup:
+    """content: written here, of numbers and fixed words alone; what comes from elsewhere is in the title."""
+    return Markup(f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{content}</svg>')
 
 
 def _x(value: float) -> float:

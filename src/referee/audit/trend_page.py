@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from importlib import resources
+from collections.abc import Mapping
 from pathlib import Path
-from string import Template
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from referee import files
-from referee.audit import svg
-from referee.audit.report import base64_of
+from referee.audit import pages, svg
 from referee.audit.trend import TrendAudit, WrongWindow
-from referee.audit.words import likely, percent, plain
+from referee.audit.words import percent, plain
 from referee.datasets.windows import LABELS
-from referee.errors import RefereeError
 from referee.metrics.rates import Rate
 from referee.models.vlm.prompts import Prompt
 from referee.models.window import Window
@@ -35,29 +29,29 @@ def write_trend_page(
 
     prompt: what is asked about one of the windows. facts: lines for the table at its end.
     """
-    folder = resources.files("referee.audit") / "template"
     tone, chip, promise = verdict(found)
-    text = Template((folder / "trend.html").read_text()).substitute(
-        style=(folder / "report.css").read_text(),
-        title=escape(title),
+    bins = found.reliability
+    text = pages.render(
+        "trend.html",
+        title=title,
+        found=found,
         tone=tone,
         chip=chip,
-        headline=_together(headline(found)),
-        promise=_together(promise),
-        notes=_notes(found.notes),
+        headline=headline(found),
+        promise=promise,
         tiles=_tiles(found),
         matrix=_matrix(found),
-        recalls=_recalls(found),
-        reliability=_reliability(found),
-        wrong=_wrong(found.wrong),
-        prompt=_asked(prompt),
-        written=_written(found.said),
-        facts=_facts({**{name: str(count) for name, count in found.counts.items()}, **(facts or {})}),
+        recalls=[{"name": name, **_rate(rate)} for name, rate in found.scores.confusion.recalls.items()],
+        reliability=svg.reliability(
+            bins.said.tolist(), bins.true.tolist(), bins.count.tolist(), words=("share that is right", "windows")
+        ),
+        wrong=[_strip(each) for each in found.wrong],
+        prompt=prompt,
+        picture=pages.picture,
+        written=", ".join(f"{count} {name}" for name, count in found.said.items() if count),
+        facts={**found.counts, **(facts or {})},
     )
-    try:
-        files.write_text(path, text)
-    except OSError as error:
-        raise RefereeError(f"cannot write {path} ({error.strerror})") from error
+    pages.write(path, text)
 
 
 # --- in words ---
@@ -88,20 +82,10 @@ def verdict(found: TrendAudit) -> tuple[str, str, str]:
     return "open", "not proven", f"{base}, which lies within this model's interval. {close}"
 
 
-def _together(text: str) -> str:
-    """Numbers keep their sign."""
-    return text.replace(" %", "&nbsp;%")
-
-
-def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<ul class="notes loud">{items}</ul>' if items else ""
-
-
 # --- numbers ---
 
 
-def _tiles(found: TrendAudit) -> str:
+def _tiles(found: TrendAudit) -> list[dict[str, str]]:
     scores = found.scores
     rates = [
         ("Three labels", scores.confusion.accuracy, "windows called by their own name"),
@@ -113,88 +97,52 @@ def _tiles(found: TrendAudit) -> str:
         ("Order in time", found.voc, "VOC of the running sum of P(positive) − P(negative), in episodes that got ahead"),
         ("Follows the progress", found.following, "rank correlation of that sum with the true progress, all episodes"),
     ]
-    return "".join(_rate_tile(*each) for each in rates) + "".join(
-        f'<div class="tile"><h3>{name}</h3><p class="value">{plain(value)}</p><p class="hint">{escape(hint)}</p></div>'
-        for name, value, hint in numbers
-    )
+    tiles = []
+    for name, rate, hint in rates:
+        drawn = _rate(rate)
+        count = f", of {rate.trials:,}" if rate.trials else ""
+        tiles.append({**drawn, "name": name, "ends": drawn["ends"] + count, "hint": hint})
+    return tiles + [{"name": name, "value": plain(value), "hint": hint} for name, value, hint in numbers]
 
 
-def _rate_tile(name: str, rate: Rate, hint: str) -> str:
-    value = percent(rate.share) if rate.trials else "–"
+def _rate(rate: Rate) -> dict[str, str]:
+    """A share and its interval, in words and drawn."""
     low, high = rate.interval
-    ends = f"{percent(low)} – {percent(high)}, of {rate.trials:,}" if rate.trials else "none there"
-    bar = svg.interval(low, rate.share, high)
-    return (
-        f'<div class="tile"><h3>{name}</h3><p class="value">{value}</p>{bar}<p class="ends">{ends}</p>'
-        f'<p class="hint">{escape(hint)}</p></div>'
-    )
+    return {
+        "value": percent(rate.share) if rate.trials else "–",
+        "ends": f"{percent(low)} – {percent(high)}" if rate.trials else "none there",
+        "bar": svg.interval(low, rate.share, high),
+    }
 
 
-def _matrix(found: TrendAudit) -> str:
+def _matrix(found: TrendAudit) -> list[dict[str, Any]]:
     """Truth down, words across; a cell is as dark as its share of the row."""
-    counts = found.scores.confusion.counts[:, : len(LABELS)]
-    head = "".join(f"<th>said {name}</th>" for name in LABELS)
     rows = []
-    for i, name in enumerate(LABELS):
-        total = max(1, int(counts[i].sum()))
-        cells = "".join(
-            f'<td class="{"right" if i == j else "wrong"}" style="--share:{count / total:.3f}">'
-            f"{count:,}<small>{percent(count / total)}</small></td>"
-            for j, count in enumerate(counts[i].tolist())
-        )
-        rows.append(f"<tr><th>truly {name}</th>{cells}</tr>")
-    return f'<table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-
-
-def _recalls(found: TrendAudit) -> str:
-    rows = []
-    for name, rate in found.scores.confusion.recalls.items():
-        low, high = rate.interval
-        value, ends = (percent(rate.share), f"{percent(low)} – {percent(high)}") if rate.trials else ("–", "none there")
-        bar = svg.interval(low, rate.share, high)
-        rows.append(f"<tr><th>{name}</th><td>{bar}</td><td><b>{value}</b></td><td>{ends}</td></tr>")
-    return f'<table class="recalls"><tbody>{"".join(rows)}</tbody></table>'
-
-
-def _reliability(found: TrendAudit) -> str:
-    bins = found.reliability
-    drawing = svg.reliability(
-        bins.said.tolist(), bins.true.tolist(), bins.count.tolist(), words=("share that is right", "windows")
-    )
-    return f"<figure><figcaption><b>Reliability</b> <span>ECE {plain(found.ece)}</span></figcaption>{drawing}</figure>"
-
-
-def _written(said: Mapping[str, int]) -> str:
-    total = sum(said.values())
-    if not total:
-        return ""
-    words = ", ".join(f"{count} {name}" for name, count in said.items() if count)
-    return f"<p>Of {total} windows it was also asked to write its answer: {words}.</p>"
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    return "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+    for name, counts in zip(LABELS, found.scores.confusion.counts[:, : len(LABELS)].tolist(), strict=True):
+        total = max(1, sum(counts))
+        cells = [
+            {"name": other, "count": count, "share": count / total} for other, count in zip(LABELS, counts, strict=True)
+        ]
+        rows.append({"name": name, "cells": cells})
+    return rows
 
 
 # --- pictures ---
 
 
-def _wrong(wrong: Sequence[WrongWindow]) -> str:
-    if not wrong:
-        return "<p>Every window is called by its own name.</p>"
-    return "".join(_strip(each) for each in wrong)
-
-
-def _strip(wrong: WrongWindow) -> str:
+def _strip(wrong: WrongWindow) -> dict[str, Any]:
     case = wrong.case
-    first, last = case.start, case.start + len(case.window) - 1
-    return (
-        f'<article class="episode window"><header><b class="bad">said {wrong.said}, {likely(wrong.probability)}</b>'
-        f"<span>truly {case.label}, {likely(wrong.of_truth)}</span>"
-        f"<span>progress {f'{case.change:+.2f}'.replace('-', '−')}</span></header>"
-        f'<img class="pixels" src="{_image(_sheet(case.window))}" alt="frames {first} to {last}, a row per camera">'
-        f"<code>{escape(case.episode)}, frames {first} to {last}</code></article>"
-    )
+    return {
+        "said": wrong.said,
+        "probability": wrong.probability,
+        "of_truth": wrong.of_truth,
+        "label": case.label,
+        "change": case.change,
+        "episode": case.episode,
+        "first": case.start,
+        "last": case.start + len(case.window) - 1,
+        "picture": pages.picture(_sheet(case.window)),
+    }
 
 
 def _sheet(window: Window) -> np.ndarray:
@@ -216,24 +164,3 @@ def _sheet(window: Window) -> np.ndarray:
 
 def _resized(image: np.ndarray, width: int, height: int) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
-
-
-def _asked(prompt: Prompt | None) -> str:
-    """The texts and pictures of a prompt in their order; the frames of a clip stand together."""
-    if prompt is None:
-        return ""
-    parts = [f'<span class="system">{escape(prompt.system)}</span>'] if prompt.system else []
-    for part in prompt.parts:
-        if isinstance(part, str):
-            parts.append(f"<span>{escape(part)}</span>")
-            continue
-        frames = list(part) if part.ndim == 4 else [part]
-        images = "".join(f'<img class="pixels" src="{_image(frame)}" alt="a frame">' for frame in frames)
-        parts.append(f'<span class="clip">{images}</span>' if part.ndim == 4 else images)
-    return f'<div class="prompt">{"".join(parts)}</div>'
-
-
-def _image(image: np.ndarray) -> str:
-    data = io.BytesIO()
-    Image.fromarray(image).save(data, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64_of(data.getvalue())}"
