@@ -21,7 +21,7 @@ cpu.cap_if_needed()
 import torch  # noqa: E402 - after the cap
 
 from referee.config import load  # noqa: E402
-from referee.runners.arms import QUIET  # noqa: E402
+from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.runners.background import BackgroundTraining  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 

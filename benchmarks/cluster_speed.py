@@ -33,9 +33,9 @@ import torch  # noqa: E402 - after the cap
 
 from referee.config import Config, load  # noqa: E402
 from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig  # noqa: E402
+from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.models import Artifact, Calibration, ModelSpec, build  # noqa: E402
 from referee.models.packed import Packed  # noqa: E402
-from referee.runners.arms import QUIET  # noqa: E402
 from referee.runners.crew import Crew  # noqa: E402
 from referee.runners.placed import PlacedTraining, launch_judges  # noqa: E402
 from referee.runners.training import Training  # noqa: E402

@@ -30,13 +30,13 @@ import torch  # noqa: E402
 from referee.config import Config, load  # noqa: E402
 from referee.config.vlm import VLMModelConfig, values  # noqa: E402
 from referee.datasets.windows import trends  # noqa: E402
+from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.models.vlm import make_reward_parser  # noqa: E402
 from referee.rewards import Scored  # noqa: E402
 from referee.rewards.assign import pay_windows  # noqa: E402
 from referee.rewards.history import History, HistoryBuffer, Windows  # noqa: E402
 from referee.rewards.trend import TrendManager  # noqa: E402
 from referee.runners import trends as runner_trends  # noqa: E402
-from referee.runners.arms import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from referee.runners.trends import TrendPayment  # noqa: E402
 

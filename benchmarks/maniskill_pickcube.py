@@ -23,8 +23,8 @@ import torch  # noqa: E402 - after the cap
 
 from referee.cli import main as referee  # noqa: E402
 from referee.config import load  # noqa: E402
+from referee.demo.ablation_runs import QUIET, learn  # noqa: E402
 from referee.rl.policy import Player  # noqa: E402
-from referee.runners.arms import QUIET, learn  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 

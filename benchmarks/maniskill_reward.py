@@ -32,9 +32,9 @@ import torch  # noqa: E402 - after the cap
 
 from referee.cli import main as referee  # noqa: E402
 from referee.config import Config, load  # noqa: E402
+from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.episodes import EpisodeStore  # noqa: E402
 from referee.rl.policy import Player  # noqa: E402
-from referee.runners.arms import QUIET  # noqa: E402
 from referee.runners.rollout import SecondOpinion, roll_out  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 

@@ -32,8 +32,7 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.cli import main as referee  # noqa: E402 - after the cap
-from referee.metrics.intervals import Estimate  # noqa: E402
-from referee.runners.arms import (  # noqa: E402
+from referee.demo.ablation_runs import (  # noqa: E402
     QUIET,
     Course,
     arm_config,
@@ -44,6 +43,7 @@ from referee.runners.arms import (  # noqa: E402
     weak_config,
     weak_policy,
 )
+from referee.metrics.intervals import Estimate  # noqa: E402
 from referee.runners.logbook import METRICS  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from referee.sim.scene import CONTROL_HZ  # noqa: E402

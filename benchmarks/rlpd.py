@@ -25,11 +25,11 @@ cpu.cap_if_needed()
 import torch  # noqa: E402 - after the cap
 
 from referee.config import PandaEnvConfig, load  # noqa: E402
+from referee.demo.ablation_runs import QUIET, judge, learn  # noqa: E402
 from referee.envs import make_vec  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.episodes import EpisodeStore, Meta  # noqa: E402
 from referee.episodes.recorder import Recorder, Wanted  # noqa: E402
-from referee.runners.arms import QUIET, judge, learn  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
 from refinement import reward_model  # noqa: E402
 

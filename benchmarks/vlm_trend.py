@@ -25,6 +25,7 @@ from referee.config import load as load_preset  # noqa: E402 - after the cap
 from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402
 from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import NEGATIVE, POSITIVE, WindowOptions, build_windows  # noqa: E402
+from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.envs.contract import RefereeVectorEnv  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.metrics import Rate  # noqa: E402
@@ -32,7 +33,6 @@ from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut  # noqa: E40
 from referee.models.vlm.prompts import make_input_builder  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions, load  # noqa: E402
 from referee.models.vlm.tiny import tiny_init  # noqa: E402
-from referee.runners.arms import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.runners.environments import make_env  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
 from referee.runners.training import Training  # noqa: E402

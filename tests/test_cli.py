@@ -119,7 +119,7 @@ def test_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     """The whole story, small: a few episodes, a policy that has just begun, a few steps."""
     from referee.config import Config
 
-    demo = importlib.import_module("referee.runners.demo")  # the package holds a function of that name
+    demo = importlib.import_module("referee.demo.recipe")  # the package holds a function of that name
     from referee.runners.training import Training
 
     def begun(config: Config, folder: Path) -> Training:
@@ -179,7 +179,7 @@ def test_a_demo_replaces_nothing_that_is_not_its_own(
 
 
 def test_a_demo_removes_no_run_that_names_its_files_alike(here: Path) -> None:
-    demo = importlib.import_module("referee.runners.demo")
+    demo = importlib.import_module("referee.demo.recipe")
     run = _made_by("panda_ppo_mlp", here / "run", "result.json")
     with pytest.raises(RefereeError, match="no earlier demo"):
         demo.clear(run)
@@ -187,7 +187,7 @@ def test_a_demo_removes_no_run_that_names_its_files_alike(here: Path) -> None:
 
 
 def test_an_earlier_demo_is_replaced_but_not_for_a_mistyped_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo = importlib.import_module("referee.runners.demo")
+    demo = importlib.import_module("referee.demo.recipe")
     earlier = _made_by("demo", here / "demo", "result.json")
     assert main(["demo", "runner.max_stepz=3"]) == 2 and "max_stepz" in capsys.readouterr().err
     assert (earlier / "result.json").exists()
@@ -196,7 +196,7 @@ def test_an_earlier_demo_is_replaced_but_not_for_a_mistyped_one(here: Path, caps
 
 
 def test_a_demo_never_clears_where_you_are(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = importlib.import_module("referee.runners.demo")
+    demo = importlib.import_module("referee.demo.recipe")
     _made_by("demo", here / "a" / "b")
     monkeypatch.chdir(here / "a" / "b")
     for place in (".", "..", "../..", "../b", str(here)):

@@ -16,8 +16,8 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.config import load  # noqa: E402 - after the cap
+from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.errors import RefereeError  # noqa: E402
-from referee.runners.arms import QUIET  # noqa: E402
 from referee.runners.train_policy import check, make_training  # noqa: E402
 
 SMALL = [

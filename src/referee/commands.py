@@ -294,7 +294,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 def demo(arguments: argparse.Namespace) -> None:
     import json
 
-    from referee.runners.demo import SHORT, clear
+    from referee.demo.recipe import SHORT, clear
 
     given = [f"env.eval.task={SHORT[arguments.task]}", f"runner.logger.log_path={json.dumps(str(arguments.out))}"]
     arguments.preset, arguments.overrides = "demo", [*given, *arguments.overrides]

@@ -12,6 +12,7 @@ import torch
 
 from referee.cli import main
 from referee.config import load
+from referee.demo.ablation_runs import QUIET, record_experts
 from referee.envs.panda.env import PandaVectorEnv
 from referee.episodes import EpisodeStore
 from referee.errors import ConfigError
@@ -19,7 +20,6 @@ from referee.refine.retrain import Compared
 from referee.rl import checkpoint
 from referee.rl.replay import END, STEP
 from referee.runners import memory
-from referee.runners.arms import QUIET, record_experts
 from referee.runners.train_policy import check
 from referee.runners.trained import judge
 from referee.runners.training import Training

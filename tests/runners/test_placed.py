@@ -20,12 +20,12 @@ from tests.runners.test_off_policy import shown
 from tests.runtime.processes import all_gone, descendants
 
 from referee.config import load
+from referee.demo.ablation_runs import QUIET
 from referee.errors import ConfigError
 from referee.refine.retrain import Compared
 from referee.rl.checkpoint import CheckpointError
 from referee.rl.replay import STEP
 from referee.rl.rollout import Pictures
-from referee.runners.arms import QUIET
 from referee.runners.placed import PlacedBackground, PlacedTraining
 from referee.runners.train_policy import check, make_training
 from referee.runners.training import Training

@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.runtime.two_nodes import CONFIG
 
 from referee.config import load
+from referee.demo.ablation_runs import QUIET
 from referee.episodes import EpisodeStore
-from referee.runners.arms import QUIET
 from referee.runners.placed import PlacedTraining
 
 SMALL = [

@@ -10,6 +10,8 @@ from referee.config.imports import import_modules
 
 RECIPES = ("evaluate", "demo", "train_policy", "train_reward", "train_vlm", "collect_labels", "collect_data", "teleop")
 """Names for `runner.recipe`: each is a function in the module of its name, imported when it is run."""
+ELSEWHERE = {"demo": "referee.demo.recipe"}
+"""Modules of recipes that have a package of their own."""
 
 
 def run(loaded: Loaded) -> object:
@@ -18,5 +20,5 @@ def run(loaded: Loaded) -> object:
     from referee.runners.environments import with_robot
 
     name = loaded.config.runner.recipe
-    recipe = getattr(import_module(f"referee.runners.{name}"), name)
+    recipe = getattr(import_module(ELSEWHERE.get(name, f"referee.runners.{name}")), name)
     return recipe(replace(loaded, config=with_robot(loaded.config)))

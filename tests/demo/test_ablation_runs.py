@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from referee.demo.ablation_runs import Course, Verdicts, judge, learn, record_experts, weak_config, weak_policy
 from referee.metrics.rates import Rate
 from referee.rewards.truth import TruthBeside, paired_difference
-from referee.runners.arms import Course, Verdicts, judge, learn, record_experts, weak_config, weak_policy
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=6", "env.eval.max_episode_steps=6",

@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from referee.audit import pages, svg
-from referee.audit.story import Arm, Fooled, Story
-from referee.audit.story_words import headline, number, points, title, whole
 from referee.audit.words import percent
+from referee.demo.story import Arm, Fooled, Story
+from referee.demo.words import headline, number, points, title, whole
 from referee.metrics import Rate
 
 SHOWN = 144
@@ -27,6 +27,7 @@ def write_story(path: Path, story: Story) -> None:
     """Draw the page; the whole file, or none of it."""
     text = pages.render(
         "story.html",
+        package="referee.demo",
         story=story,
         title=title(story),
         headline=headline(story),

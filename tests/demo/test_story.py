@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from referee.audit import story_page as page
 from referee.audit import svg
-from referee.audit.story import Arm, Card, Fooled, Stage, Story
-from referee.audit.story_page import write_story
-from referee.audit.story_words import headline, title
+from referee.demo import page
+from referee.demo.page import write_story
+from referee.demo.story import Arm, Card, Fooled, Stage, Story
+from referee.demo.words import headline, title
 from referee.errors import RefereeError
 from referee.metrics import Rate
 

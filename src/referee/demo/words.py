@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from referee.audit.story import FOOLED, Arm, Story
+from referee.demo.story import FOOLED, Arm, Story
 
 
 def title(story: Story) -> str:
