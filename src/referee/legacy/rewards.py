@@ -13,13 +13,13 @@ import numpy as np
 from rich.console import Console
 
 from referee import printing
-from referee.compat.configs import SCORES, TRAINS, Cfg, is_cfg, loaded_of, trains
-from referee.compat.images import by_camera, flat, like, rollout_observations
-from referee.compat.models import state_of
 from referee.config import Config, Loaded
 from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig
 from referee.config.schema import RewardConfig, RewardModelConfig
 from referee.errors import ConfigError, RefereeError
+from referee.legacy.configs import SCORES, TRAINS, Cfg, is_cfg, loaded_of, trains
+from referee.legacy.images import by_camera, flat, like, rollout_observations
+from referee.legacy.models import state_of
 from referee.models.packed import Packed
 from referee.rewards import RewardManager as Manager
 from referee.rewards import RewardOptions

@@ -10,13 +10,13 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from referee import printing
-from referee.compat.configs import Cfg, is_cfg, loaded_of, tree_of
 from referee.config import Loaded, load
 from referee.config.imports import import_modules
 from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
 from referee.errors import ConfigError, RefereeError
+from referee.legacy.configs import Cfg, is_cfg, loaded_of, tree_of
 from referee.runners.train_policy import check, train_policy
 from referee.runners.train_reward import train_placed
 

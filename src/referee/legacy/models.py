@@ -10,10 +10,10 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from referee.compat.configs import SCORES, is_cfg, loaded_of, tree_of
-from referee.compat.images import by_camera
 from referee.config import Config, Loaded
 from referee.errors import ConfigError
+from referee.legacy.configs import SCORES, is_cfg, loaded_of, tree_of
+from referee.legacy.images import by_camera
 from referee.models import Artifact, binary_classifier, resnet_reward, weights
 from referee.models.contract import RewardModel, select_views
 from referee.models.spec import ModelError, ModelSpec, square

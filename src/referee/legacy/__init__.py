@@ -1,0 +1,1 @@
+"""What RLinf's reward-model guides name: classes (`referee.compat`) and a command line, translated to ours."""
