@@ -14,7 +14,7 @@ from rich.console import Console
 
 from referee.config import Config, Loaded
 from referee.config.arm import FrankaEnvConfig
-from referee.config.schema import DataConfig
+from referee.config.datasets import DataConfig
 from referee.datasets.frames import FrameOptions, FramesSummary, build_frames
 from referee.envs import RefereeVectorEnv
 from referee.episodes import EpisodeStore

@@ -15,8 +15,8 @@ from referee.audit.calibrate import Choice, calibrate
 from referee.audit.judged import Judged, judge, judge_frames
 from referee.audit.measure import trained_on
 from referee.config import Config, Loaded
+from referee.config.datasets import DataConfig
 from referee.config.reward_training import RewardActorConfig
-from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.models.artifact import Artifact, Calibration
