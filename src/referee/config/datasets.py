@@ -34,7 +34,7 @@ class WindowConfig(SplitConfig):
     """How windows of several frames are cut, named and chosen."""
 
     window_size: int = key(5, "states from the first frame to the last, both counted")
-    keep_frames: int = key(0, "frames of a window that are written, evenly spaced with both ends; 0 = all", low=0)
+    keep_frames: int = key(0, "frames of a window that are written, evenly spaced with both ends; 0 = all")
     """Long windows of few frames teach a small model what comes closer before it must see it in short ones."""
     stride: int = key(1, "states from one window to the next", low=1)
     tail: str = key("drop", "frames behind the last whole window", choices=("drop", "shift", "short"))

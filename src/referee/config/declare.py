@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from referee.errors import RefereeError
@@ -79,7 +80,9 @@ class Checked:
             value, key = getattr(self, each.name), each.metadata["key"]
             named = key.attribute and isinstance(value, str) and ":" in value
             if key.choices is not None and isinstance(value, str) and value not in key.choices and not named:
-                raise RefereeError(f"{each.name} is {value!r}, but it must be one of {', '.join(key.choices)}")
+                near = nearest_word(value, key.choices)
+                hint = f": did you mean {near}?" if near else ""
+                raise RefereeError(f"{each.name} is {value!r}, but it must be one of {', '.join(key.choices)}{hint}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             outside = (key.low is not None and value < key.low) or (key.high is not None and value > key.high)
@@ -92,3 +95,10 @@ def gather(cls: type[T], *sections: object, **more: Any) -> T:
     """A section whose keys stand in several others, out of these; more: what none of them says."""
     names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
     return cls(**{name: getattr(each, name) for each in sections for name in names if hasattr(each, name)} | more)
+
+
+def nearest_word(wrong: object, words: Iterable[object]) -> str | None:
+    """The word most like a wrong one, whatever its case."""
+    by_lower = {str(word).lower(): str(word) for word in words}
+    close = get_close_matches(str(wrong).lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None

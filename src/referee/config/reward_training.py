@@ -64,6 +64,15 @@ class AugmentConfig(Checked):
     contrast: float = key(0.1, "the same for contrast", low=0, high=1)
     saturation: float = key(0.0, "the same for saturation", low=0, high=1)
 
+    @property
+    def colour(self) -> bool:
+        """Whether colours are changed."""
+        return bool(self.brightness or self.contrast or self.saturation)
+
+    def __bool__(self) -> bool:
+        """Whether images are changed at all."""
+        return bool(self.random_shift) or self.colour
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopConfig(Checked):

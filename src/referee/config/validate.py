@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from referee.config.declare import bounds
-from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs, walk
+from referee.config.declare import bounds, nearest_word
+from referee.config.keys import Spec, is_required, known_keys, nearest_key, specs, walk
 from referee.config.leaves import DEFAULT, Leaf, Leaves, Path, dotted, names_below, under
 from referee.errors import ConfigError
 
