@@ -18,7 +18,9 @@ import torch
 from rich.console import Console
 
 from referee import checksums
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.config.datasets import FrameConfig
+from referee.config.reward_training import AugmentConfig
+from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.episodes.formats import native
@@ -32,7 +34,6 @@ from referee.runners.convert import ConvertOptions
 from referee.runners.convert import convert as convert_episodes
 from referee.training import checkpoint as reward_checkpoint
 from referee.training.augment import augment
-from referee.training.options import AugmentOptions
 
 EPISODES, STATES, PIXELS = 200, 50, 128
 QUIET = Console(quiet=True)
@@ -82,7 +83,7 @@ def epoch(path: Path) -> None:
     """One epoch of batches as training draws them, without the network."""
     random = np.random.default_rng(0)
     for images, _ in RewardBinaryDataset(path).epoch(256, seed=0):
-        augment(images, AugmentOptions(), random)
+        augment(images, AugmentConfig(), random)
 
 
 def stored(folder: Path) -> EpisodeStore:
@@ -122,12 +123,12 @@ def main() -> None:
 
         def frames() -> None:
             with tempfile.TemporaryDirectory(dir=folder) as out:
-                build_frames(EpisodeStore(store.root), out, FrameOptions(cameras=("main_images",)))
+                build_frames(EpisodeStore(store.root), out)
 
         for name in ("native", "npy"):
             measure(f"`episodes convert` to {name}", size, lambda name=name: convert(name), pairs)  # type: ignore[misc]
         measure("`dataset frames`", size, frames, pairs)
-        build_frames(store, folder / "data", FrameOptions(cameras=("main_images",), val_split=0.0))
+        build_frames(store, folder / "data", FrameConfig(val_split=0.0))
         data = folder / "data" / "train.pt"
         measure("train.pt, one epoch of augmented batches", data.stat().st_size, lambda: epoch(data), pairs)
         checkpoint = reward_model(folder)

@@ -62,11 +62,12 @@ def epoch(way: str, path: Path) -> dict[str, float]:
 
 def convert(store: Path, output: Path) -> dict[str, float]:
     """Build train.pt and val.pt from a store."""
-    from referee.datasets.frames import FrameOptions, build_frames
+    from referee.config.datasets import FrameConfig
+    from referee.datasets.frames import build_frames
     from referee.episodes import EpisodeStore
 
     start = time.perf_counter()
-    summary = build_frames(EpisodeStore(store), output, FrameOptions())
+    summary = build_frames(EpisodeStore(store), output, FrameConfig())
     seconds = time.perf_counter() - start
     frames = summary.train.success + summary.train.fail + summary.val.success + summary.val.fail
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

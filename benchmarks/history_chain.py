@@ -21,9 +21,10 @@ from vlm_trend import SHOWN, live, row
 
 cpu.cap_if_needed()
 
+from referee.config.datasets import WindowConfig  # noqa: E402
 from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402 - after the cap
 from referee.datasets.source import open_source  # noqa: E402
-from referee.datasets.windows import WindowOptions, build_windows  # noqa: E402
+from referee.datasets.windows import build_windows  # noqa: E402
 from referee.envs.panda.env import PandaVectorEnv  # noqa: E402
 from referee.envs.panda.experts import EXPERTS  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions  # noqa: E402
@@ -101,7 +102,7 @@ def cut(episodes: Path, size: int, samples: int) -> tuple[Path, Path]:
     """All windows of one size, as common as they are: a recording is learned from as a whole, or not at all."""
     place = episodes / f"windows_{size}"
     if not place.exists():
-        options = WindowOptions(
+        options = WindowConfig(
             window_size=size, keep_frames=2, num_samples_per_episode=samples, delta_threshold=DELTA, balance=False,
             val_split=0.02,
         )  # fmt: skip

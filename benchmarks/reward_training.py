@@ -40,7 +40,8 @@ from referee.audit.calibrate import calibrate  # noqa: E402
 from referee.audit.judged import judge, views  # noqa: E402
 from referee.audit.measure import Metrics, audit  # noqa: E402
 from referee.config import PandaEnvConfig  # noqa: E402
-from referee.datasets.frames import FrameOptions, build_frames  # noqa: E402
+from referee.config.datasets import DataConfig, FrameConfig  # noqa: E402
+from referee.datasets.frames import build_frames  # noqa: E402
 from referee.envs import make_vec  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.episodes import EpisodeStore, Meta  # noqa: E402
@@ -49,7 +50,7 @@ from referee.metrics.ranking import auroc  # noqa: E402
 from referee.models import Artifact, Calibration  # noqa: E402
 from referee.models.contract import MEAN, STD  # noqa: E402
 from referee.models.resnet import ResNet  # noqa: E402
-from referee.training.data import Data, DataOptions, open_data  # noqa: E402
+from referee.training.data import Data, open_data  # noqa: E402
 from referee.training.fit import fit  # noqa: E402
 from referee.training.options import FitOptions  # noqa: E402
 from referee.training.recipe import (  # noqa: E402
@@ -112,7 +113,7 @@ def trained(
     store = recorded("train")
     with tempfile.TemporaryDirectory() as name:
         options = TrainOptions(
-            data=DataOptions(data_path=store.root, cameras=CAMERAS, seed=seed),
+            data=DataConfig(data_path=str(store.root), cameras=CAMERAS, split_seed=seed),
             output=Path(name),
             model={**MODEL, **model},
             fit=FitOptions(seed=seed, num_threads=threads, **chosen),
@@ -300,7 +301,7 @@ def recipe(
     path: Path, output: Path, seed: int, threads: int, model: dict[str, Any], chosen: dict[str, Any]
 ) -> tuple[TrainOptions, Data]:
     """Options and opened data of a training on train.pt and val.pt."""
-    where = DataOptions(train_data_paths=(path,), val_data_paths=(path.with_name("val.pt"),))
+    where = DataConfig(train_data_paths=(str(path),), val_data_paths=(str(path.with_name("val.pt")),))
     steps = WARMUP_STEPS if model.get("freeze_encoder") else None
     options = TrainOptions(
         data=where, output=output, model={**MODEL, **model}, cache_dir=output / "cache",
@@ -318,7 +319,7 @@ def speed(test: EpisodeStore, seeds: list[int], threads: int, limit: float, only
     """Print seconds to each level."""
     frames = FOLDER / "frames"
     if not (frames / "train.pt").exists():
-        build_frames(recorded("train"), frames, FrameOptions(cameras=CAMERAS, seed=0))
+        build_frames(recorded("train"), frames, FrameConfig(split_seed=0), cameras=CAMERAS)
     some = [test.read(id) for id in list(test.rows)[:200]]
     images = torch.from_numpy(np.concatenate([views(each, CAMERAS, slice(None, None, 8)) for each in some]))
     labels = np.concatenate([each.success[::8] for each in some if each.success is not None]).astype(int)

@@ -22,9 +22,10 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.config import load as load_preset  # noqa: E402 - after the cap
+from referee.config.datasets import WindowConfig  # noqa: E402
 from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402
 from referee.datasets.source import open_source  # noqa: E402
-from referee.datasets.windows import NEGATIVE, POSITIVE, WindowOptions, build_windows  # noqa: E402
+from referee.datasets.windows import NEGATIVE, POSITIVE, build_windows  # noqa: E402
 from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.envs.contract import RefereeVectorEnv  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
@@ -91,7 +92,7 @@ def prepare(folder: Path, task: str, args: argparse.Namespace, *, fresh: bool = 
     if not windows.exists():
         if not raw.exists():
             collect(raw, task, args.fresh if fresh else args.episodes, FRESH_SEED if fresh else SEED)
-        options = WindowOptions(stride=2, delta_threshold=args.delta_threshold)
+        options = WindowConfig(stride=2, delta_threshold=args.delta_threshold)
         print(build_windows(open_source(raw / "collected_data"), windows, options))
     return windows
 
@@ -126,7 +127,7 @@ def own_windows(folder: Path, task: str, args: argparse.Namespace) -> Path:
     if not windows.exists():
         if not raw.exists():
             live(folder, task, args.own_steps)
-        options = WindowOptions(delta_threshold=args.delta_threshold)
+        options = WindowConfig(delta_threshold=args.delta_threshold)
         print(build_windows(open_source(raw / "collected_data"), windows, options))
     return windows
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from episodes.examples import make_episode
+from referee.config.datasets import WindowConfig
 from referee.datasets.payload import PayloadWriter, RewardBinaryDataset
-from referee.datasets.windows import WindowOptions, build_windows
+from referee.datasets.windows import build_windows
 from referee.errors import RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, build
 from referee.models.reference import Reference
@@ -209,7 +210,7 @@ def test_rounds_of_a_refinement(tmp_path: Path) -> None:
 def test_windows_for_a_vision_language_model(tmp_path: Path) -> None:
     progress = np.concatenate([np.linspace(0, 1, 7), np.linspace(1, 0, 6)]).astype(np.float32)
     episodes = [replace(make_episode(12, seed=i, id=f"e{i}"), signals={"progress": progress}) for i in range(6)]
-    build_windows(episodes, tmp_path / "data", WindowOptions(val_split=0.34, balance=False))
+    build_windows(episodes, tmp_path / "data", WindowConfig(val_split=0.34, balance=False))
     lines = tmp_path / "data" / "train" / "segments.jsonl"
 
     def read() -> Any:

@@ -203,27 +203,32 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _dataset_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="frames|windows")
-    frames = verbs.add_parser("frames", help="single frames, success or not: train.pt and val.pt")
-    windows = verbs.add_parser("windows", help="short windows with the trend in them, for vision-language models")
+    unset = argparse.SUPPRESS  # settings have their defaults in config/datasets.py
+    frames = verbs.add_parser(
+        "frames", help="single frames, success or not: train.pt and val.pt", argument_default=unset
+    )
+    windows = verbs.add_parser(
+        "windows", help="short windows with the trend in them, for vision-language models", argument_default=unset
+    )
     for each in (frames, windows):
         each.add_argument("--raw-data-path", type=Path, required=True, help="an episode store, or another format")
         each.add_argument("--output-dir", type=Path, required=True)
-        each.add_argument(
-            "--val-split", type=float, default=0.2, help="share of the episodes (default 0.2; frames: 0 = none)"
-        )
-        each.add_argument("--num-samples-per-episode", type=int, default=0, help="evenly spaced; 0 = all (default)")
-        each.add_argument("--seed", type=int, default=42)
-    frames.add_argument("--fail-success-ratio", type=float, default=0.0, help="failures per success; 0 = keep all")
+        each.add_argument("--val-split", type=float, help="share of the episodes (default 0.2; frames: 0 = none)")
+        each.add_argument("--num-samples-per-episode", type=int, help="evenly spaced; 0 = all (default)")
+        each.add_argument("--seed", type=int, dest="split_seed", metavar="SEED", help="of the split (default 42)")
+    frames.add_argument("--fail-success-ratio", type=float, help="failures per success; 0 = keep all (default)")
     frames.add_argument("--cameras", nargs="+", default=["main_images"], help="names of views (default main_images)")
     frames.set_defaults(verb=commands.dataset_frames)
-    windows.add_argument("--window-size", type=int, default=5)
-    windows.add_argument("--keep-frames", type=int, default=0, help="frames written of each window; 0 = all (default)")
-    windows.add_argument("--stride", type=int, default=1)
-    windows.add_argument("--delta-threshold", type=float, default=0.05, help="a smaller change of progress is unclear")
-    windows.add_argument("--tail", default="drop", choices=("drop", "shift", "short"), help="frames left over")
-    windows.add_argument("--no-balance", action="store_true", help="keep all windows of the commoner labels")
+    windows.add_argument("--window-size", type=int, help="frames of a window (default 5)")
+    windows.add_argument("--keep-frames", type=int, help="frames written of each window; 0 = all (default)")
+    windows.add_argument("--stride", type=int, help="frames from one window to the next (default 1)")
+    windows.add_argument("--delta-threshold", type=float, help="a smaller change of progress is unclear (default 0.05)")
+    windows.add_argument("--tail", choices=("drop", "shift", "short"), help="frames left over (default drop)")
+    windows.add_argument(
+        "--no-balance", dest="balance", action="store_false", help="keep all windows of the commoner labels"
+    )
     windows.add_argument("--reverse-positives", action="store_true", help="add positives played backwards as negatives")
-    windows.add_argument("--task", default="", help="the task in words, for episodes that do not say it")
+    windows.add_argument("--task", help="the task in words, for episodes that do not say it")
     windows.set_defaults(verb=commands.dataset_windows)
 
 
@@ -281,9 +286,10 @@ def _reward_arguments(verbs: Any) -> None:
         "--out", type=Path, required=True, help="questions, answers, better models; gone on with if there"
     )
     again.add_argument("--labeller", default="terminal", choices=("terminal", "log", "truth"), help="(terminal)")
-    again.add_argument("--budget", type=int, default=96, help="frames to ask about (default 96)")
-    again.add_argument("--ask", type=int, default=24, help="of them, in one round (default 24)")
-    again.add_argument("--steps", type=int, default=80, help="of each retraining (default 80)")
+    unset = argparse.SUPPRESS
+    again.add_argument("--budget", type=int, default=unset, help="frames to ask about (default 96)")
+    again.add_argument("--ask", type=int, default=unset, help="of them, in one round (default 24)")
+    again.add_argument("--steps", type=int, default=unset, help="of each retraining (default 80)")
     again.add_argument(
         "--mode", default="per_step", choices=("per_step", "terminal"),
         help="what the model will judge, as reward.reward_mode; terminal: last states only (default per_step)",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 TINY_SIZES = {"tiny": {}, "small": {"hidden": 192, "layers": 4, "heads": 4, "vision_hidden": 128, "vision_depth": 2}}
 """Of `vlm tiny-init`: 0.44 and 3.3 million parameters."""
@@ -156,39 +160,26 @@ def episodes_convert(arguments: argparse.Namespace) -> None:
 def dataset_frames(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.datasets.frames import FrameOptions
+    from referee.config.datasets import FrameConfig
     from referee.runners import datasets
 
-    options = FrameOptions(
-        fail_success_ratio=arguments.fail_success_ratio,
-        num_samples_per_episode=arguments.num_samples_per_episode,
-        val_split=arguments.val_split,
-        seed=arguments.seed,
-        cameras=tuple(arguments.cameras),
-    )
-    datasets.frames(arguments.raw_data_path, arguments.output_dir, options, Console())
+    cameras, config = tuple(arguments.cameras), _settings(FrameConfig, arguments)
+    datasets.frames(arguments.raw_data_path, arguments.output_dir, config, cameras, Console())
 
 
 def dataset_windows(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.datasets.windows import WindowOptions
+    from referee.config.datasets import WindowConfig
     from referee.runners import datasets
 
-    options = WindowOptions(
-        window_size=arguments.window_size,
-        keep_frames=arguments.keep_frames,
-        stride=arguments.stride,
-        tail=arguments.tail,
-        delta_threshold=arguments.delta_threshold,
-        num_samples_per_episode=arguments.num_samples_per_episode,
-        val_split=arguments.val_split,
-        balance=not arguments.no_balance,
-        reverse_positives=arguments.reverse_positives,
-        seed=arguments.seed,
-        task=arguments.task,
-    )
-    datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
+    datasets.windows(arguments.raw_data_path, arguments.output_dir, _settings(WindowConfig, arguments), Console())
+
+
+def _settings(cls: type[T], arguments: argparse.Namespace, **defaults: Any) -> T:
+    """Settings from flags that have no default of their own. defaults: of this command, where they differ."""
+    names = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{**defaults, **{name: value for name, value in vars(arguments).items() if name in names}})
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -256,7 +247,7 @@ def refine_run(arguments: argparse.Namespace) -> None:
         arguments.out,
         Console(),
         labeller=arguments.labeller,
-        options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
+        options=_settings(RefineOptions, arguments, budget=refine.BUDGET),
         data=arguments.data,
         mode=arguments.mode,
     )

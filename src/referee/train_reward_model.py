@@ -2,9 +2,9 @@
 
 import sys
 
-from referee.legacy.train_reward_model import main, options_of, parser
+from referee.legacy.train_reward_model import job_of, main, parser
 
-__all__ = ["main", "options_of", "parser"]
+__all__ = ["job_of", "main", "parser"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,8 @@ import torch
 from audit.fakes import FakeArtifact, bright_episode, said
 from referee.audit import judged as module
 from referee.audit.judged import Judged, judge, judge_frames, mean_views
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.config.datasets import FrameConfig
+from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset, RewardDatasetPayload
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
@@ -90,14 +91,14 @@ def test_outcomes_of_labels() -> None:
 
 def test_frames_of_a_file_are_put_together_again(tmp_path: Path) -> None:
     episodes = [bright_episode(f"e{i}", [10 * i, 5, 200 - i], [0, 0, i % 2]) for i in range(6)]
-    build_frames(episodes, tmp_path, FrameOptions(val_split=0.5))
+    build_frames(episodes, tmp_path, FrameConfig(val_split=0.5))
     found = judge_frames(FakeArtifact(), RewardBinaryDataset(tmp_path / "val.pt"))
     whole = {each.id: each for each in judge(FakeArtifact(), episodes)}
     assert len(found) == 3
     for each in found:
         assert each.whole and each.labels.tolist() == whole[each.id].labels.tolist()
         assert each.logits == pytest.approx(whole[each.id].logits)
-    build_frames(episodes, tmp_path, FrameOptions(val_split=0.5, num_samples_per_episode=2))
+    build_frames(episodes, tmp_path, FrameConfig(val_split=0.5, num_samples_per_episode=2))
     sampled = judge_frames(FakeArtifact(), RewardBinaryDataset(tmp_path / "val.pt"))
     assert not sampled[0].whole and [sampled[0].frame(i) for i in range(2)] == [0, 2]
 

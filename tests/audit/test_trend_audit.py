@@ -10,7 +10,8 @@ import pytest
 from episodes.examples import make_episode
 from referee.audit import trend
 from referee.audit.trend_page import headline, verdict, write_trend_page
-from referee.datasets.windows import LABELS, WindowOptions
+from referee.config.datasets import WindowConfig
+from referee.datasets.windows import LABELS
 from referee.errors import RefereeError
 from referee.metrics.rates import Rate
 from referee.models.vlm import Answers, Prompt, make_input_builder, make_reward_parser
@@ -51,7 +52,7 @@ def test_windows_of_episodes_are_judged_with_their_labels() -> None:
     episode = make_episode(12, seed=1)
     progress = np.linspace(0, 1, episode.states_count).astype(np.float32)
     episode = replace(episode, signals={**episode.signals, "progress": progress})
-    labelled = list(trend.of_episodes([episode], WindowOptions(window_size=5)))
+    labelled = list(trend.of_episodes([episode], WindowConfig(window_size=5)))
     assert len(labelled) == episode.states_count - 4 and {each.label for each in labelled} == {"positive"}
     assert np.array_equal(labelled[1].window.frames["main_images"], episode.observations["main_images"][1:6])
     found = trend.audit(_Oracle(), labelled, writer=_Oracle())
@@ -62,7 +63,7 @@ def test_windows_of_episodes_are_judged_with_their_labels() -> None:
 def test_episodes_shorter_than_a_window_leave_nothing_to_judge() -> None:
     short = make_episode(3, seed=1)
     with pytest.raises(RefereeError, match="as long as a window"):
-        trend.audit(_Oracle(), trend.of_episodes([short], WindowOptions(window_size=5)))
+        trend.audit(_Oracle(), trend.of_episodes([short], WindowConfig(window_size=5)))
 
 
 class _Says:

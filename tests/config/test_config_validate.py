@@ -139,7 +139,7 @@ def test_any_single_letter_typo_names_the_key(pair: tuple[str, str]) -> None:
         ("env.eval.cameras=[front,top]", 'must be one of front, side, wrist, got "top"'),
         ("env.eval.cameras=[1]", "must hold strings, got 1"),
         ("runner.seed=???", "is marked ???, to be given: set it to an integer"),
-        ("runner=5", "is a section with keys (recipe, seed, policy, expert_noise, …), got 5"),
+        ("runner=5", "is a section with keys (recipe, seed, task_type, imports, …), got 5"),
         ("runner=null", "is empty: remove the line or give it keys"),
     ],
 )

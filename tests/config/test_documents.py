@@ -12,7 +12,7 @@ import yaml
 from referee.config import load, presets
 from referee.config.leaves import dotted
 from referee.errors import ConfigError
-from referee.runners.train_reward import options_of
+from referee.runners.train_reward import job_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +95,7 @@ def test_what_one_stage_of_002_writes_the_next_one_reads(
     (tmp_path / "examples/embodiment").mkdir(parents=True)
     monkeypatch.setenv("EMBODIED_PATH", str(tmp_path / "examples/embodiment"))  # as run_embodiment.sh does
     monkeypatch.chdir(tmp_path / started_in)
-    written = options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints
+    written = job_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints
     monkeypatch.chdir(tmp_path)
     read = load("maniskill_ppo_mlp_resnet_reward").config.reward.model.model_path
     block = next(block for block in BLOCKS if block.name == "002_pay")
@@ -103,7 +103,7 @@ def test_what_one_stage_of_002_writes_the_next_one_reads(
     assert Path(read).resolve() in written
     assert tmp_path / "logs/reward_checkpoints/reward_model_best.pt" in written
     monkeypatch.delenv("EMBODIED_PATH")
-    assert options_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints == written
+    assert job_of(load("maniskill_train_resnet_reward").config, Path("run")).checkpoints == written
 
 
 FRONT_DOORS = [

@@ -10,7 +10,8 @@ from referee.config import load
 from referee.config.learning import ActorConfig
 from referee.config.reward_training import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.errors import ConfigError
-from referee.runners.train_reward import options_of
+from referee.runners.train_reward import job_of
+from referee.training.described import spec_fields
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -87,7 +88,7 @@ def test_the_documented_overrides_of_001(tmp_path: Path) -> None:
         ],
     )
     assert not config.notices
-    options = options_of(config.config, Path("run"))
+    options = job_of(config.config, Path("run"))
     assert (options.fit.global_batch_size, options.fit.micro_batch_size, options.fit.chunks()) == (32, 16, 2)
     assert (options.fit.early_stop.patience, options.fit.val_check_interval, options.fit.save_interval) == (10, 10, 10)
     assert options.data.fail_success_ratio == 3.0
@@ -98,10 +99,10 @@ def test_the_documented_keys_of_004() -> None:
              "actor.model.image_size=[3,128,128]", "data.train_data_paths=a/train.pt",
              "data.val_data_paths=[a/val.pt]"]  # fmt: skip
     loaded = load("reward_training", lines)
-    options = options_of(loaded.config, Path("run"))
-    assert (options.model["image_size"], options.model["arch"], options.pretrained) == (128, "resnet18", None)
-    assert options.data.train_data_paths == (Path("a/train.pt"),)
-    assert options.data.val_data_paths == (Path("a/val.pt"),)
+    options = job_of(loaded.config, Path("run"))
+    assert (options.model.image_size, options.model.arch, options.pretrained) == (128, "resnet18", None)
+    assert options.data.train_data_paths == ("a/train.pt",)
+    assert options.data.val_data_paths == ("a/val.pt",)
 
 
 def test_a_file_of_003(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_reward_only_from_the_entry_of_policies() -> None:
 
 def test_crops_are_read() -> None:
     config = load("reward_training", ["data.data_path=d", "actor.model.crop=['front:8,4,48,40']"]).config
-    assert options_of(config, Path("run")).model["crop"] == {"front": (8, 4, 48, 40)}
+    assert spec_fields(job_of(config, Path("run")).model)["crop"] == {"front": (8, 4, 48, 40)}
     bad = load("reward_training", ["data.data_path=d", "actor.model.crop=['front:8,4']"]).config
     with pytest.raises(ConfigError, match=r"write camera:top,left,height,width"):
-        options_of(bad, Path("run"))
+        job_of(bad, Path("run"))

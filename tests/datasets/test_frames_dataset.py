@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes.examples import make_episode
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.config.datasets import FrameConfig
+from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.episodes import Episode, EpisodeStore
@@ -44,7 +45,7 @@ def test_every_frame_is_once_on_one_side_with_its_own_label(tmp_path: Path) -> N
     store = EpisodeStore(tmp_path / "store")
     for episode in some():
         store.append(episode)
-    summary = build_frames(store, tmp_path / "data", FrameOptions(seed=3))
+    summary = build_frames(store, tmp_path / "data", FrameConfig(split_seed=3))
     train, val = samples(tmp_path / "data/train.pt"), samples(tmp_path / "data/val.pt")
     assert sorted(train + val) == sorted((f"e{i}", t, int(i % 2 and t >= 7)) for i in range(10) for t in range(11))
     assert not {id for id, *_ in train} & {id for id, *_ in val}
@@ -65,7 +66,7 @@ def test_metadata_are_as_documented_and_more(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path / "store")
     for episode in some():
         store.append(episode)
-    summary = build_frames(store, tmp_path, FrameOptions(fail_success_ratio=2, val_split=0.2, seed=5))
+    summary = build_frames(store, tmp_path, FrameConfig(fail_success_ratio=2, val_split=0.2, split_seed=5))
     meta = torch.load(tmp_path / "train.pt", mmap=True, weights_only=True)["metadata"]
     assert meta["num_success_frames"] == 20 and meta["num_fail_frames"] == 90
     assert (meta["fail_success_ratio"], meta["val_split"], meta["random_seed"]) == (2, 0.2, 5)
@@ -78,7 +79,7 @@ def test_metadata_are_as_documented_and_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ratio", "fails"), [(0, 72), (2, 32), (0.5, 8), (1.3, 21), (4.5, 72), (100, 72), (0.001, 1)])
 def test_failures_are_thinned_in_training_only(tmp_path: Path, ratio: float, fails: int) -> None:
     # 16 successes and 72 failures in training; 1.3 × 16 = 20.8.
-    summary = build_frames(some(), tmp_path, FrameOptions(fail_success_ratio=ratio))
+    summary = build_frames(some(), tmp_path, FrameConfig(fail_success_ratio=ratio))
     assert (summary.train.success, summary.train.fail) == (16, fails)
     assert (summary.val.success, summary.val.fail) == (4, 18)
     kept = [(id, frame) for id, frame, label in samples(tmp_path / "train.pt") if not label]
@@ -89,7 +90,7 @@ def test_failures_are_thinned_in_training_only(tmp_path: Path, ratio: float, fai
 
 @pytest.mark.parametrize(("wanted", "frames"), [(3, [0, 5, 10]), (1, [10]), (6, [0, 2, 4, 6, 8, 10]), (0, range(11))])
 def test_samples_of_an_episode_are_even_and_keep_the_last(tmp_path: Path, wanted: int, frames: list[int]) -> None:
-    build_frames(some(), tmp_path, FrameOptions(num_samples_per_episode=wanted))
+    build_frames(some(), tmp_path, FrameConfig(num_samples_per_episode=wanted))
     found = samples(tmp_path / "train.pt") + samples(tmp_path / "val.pt")
     assert sorted(found) == sorted((f"e{i}", t, int(i % 2 and t >= 7)) for i in range(10) for t in frames)
 
@@ -105,12 +106,12 @@ def test_only_labelled_frames_are_used(tmp_path: Path) -> None:
     for i in range(4):
         log.append(f"e{i}", False, source="web", frames=(0, 4))
         log.append(f"e{i}", True, source="web", frames=(8, None))
-    summary = build_frames(store, tmp_path / "data", FrameOptions(val_split=0.5))
+    summary = build_frames(store, tmp_path / "data", FrameConfig(val_split=0.5))
     assert (summary.success, summary.fail, summary.unlabelled) == (12, 16, 66 - 28)
     found = samples(tmp_path / "data/train.pt") + samples(tmp_path / "data/val.pt")
     expected = [(f"e{i}", t, int(t >= 8)) for i in range(4) for t in (0, 1, 2, 3, 8, 9, 10)]
     assert sorted(found) == expected
-    summary = build_frames(store, tmp_path / "data", FrameOptions(val_split=0.5, num_samples_per_episode=2))
+    summary = build_frames(store, tmp_path / "data", FrameConfig(val_split=0.5, num_samples_per_episode=2))
     assert summary.train.success == summary.train.fail == 2  # frames 0 and 10 of two episodes
 
 
@@ -122,7 +123,7 @@ def test_the_order_of_episodes_does_not_matter(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], seed: int, ratio: float, keep: int
 ) -> None:
     folder, episodes = tmp_path_factory.mktemp("frames"), some(8)
-    options = FrameOptions(seed=seed, fail_success_ratio=ratio, num_samples_per_episode=keep)
+    options = FrameConfig(split_seed=seed, fail_success_ratio=ratio, num_samples_per_episode=keep)
     build_frames(episodes, folder / "a", options)
     build_frames([episodes[i] for i in order], folder / "b", options)
     for side in ("train", "val"):
@@ -131,10 +132,10 @@ def test_the_order_of_episodes_does_not_matter(
 
 def test_the_same_input_makes_the_same_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        build_frames(some(), tmp_path / name, FrameOptions(fail_success_ratio=2))
+        build_frames(some(), tmp_path / name, FrameConfig(fail_success_ratio=2))
     for side in ("train", "val"):
         assert (tmp_path / f"a/{side}.pt").read_bytes() == (tmp_path / f"b/{side}.pt").read_bytes()
-    build_frames(some(), tmp_path / "c", FrameOptions(fail_success_ratio=2, seed=7))
+    build_frames(some(), tmp_path / "c", FrameConfig(fail_success_ratio=2, split_seed=7))
     assert (tmp_path / "c/train.pt").read_bytes() != (tmp_path / "a/train.pt").read_bytes()
 
 
@@ -155,7 +156,7 @@ def test_an_iterator_is_read_once(tmp_path: Path) -> None:
 
 def test_several_cameras_stand_beside_each_other(tmp_path: Path) -> None:
     episodes = {episode.meta.id: episode for episode in some(extra_views=2)}
-    build_frames(episodes.values(), tmp_path, FrameOptions(cameras=("wrist", "front")))
+    build_frames(episodes.values(), tmp_path, cameras=("wrist", "front"))
     dataset = RewardBinaryDataset(tmp_path / "train.pt")
     assert dataset.metadata["cameras"] == ["wrist", "front"] and dataset.sample_shape == (2, 8, 8, 3)
     id, frame, _ = samples(tmp_path / "train.pt")[20]
@@ -163,13 +164,13 @@ def test_several_cameras_stand_beside_each_other(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images[0], episodes[id].view("wrist")[frame])
     np.testing.assert_array_equal(images[1], episodes[id].view("front")[frame])
     with pytest.raises(RefereeError, match="no camera 'top'"):
-        build_frames(episodes.values(), tmp_path, FrameOptions(cameras=("top",)))
+        build_frames(episodes.values(), tmp_path, cameras=("top",))
 
 
 def test_one_long_episode_is_cut(tmp_path: Path) -> None:
     long = make_episode(99, seed=1, id="long")
     long = replace(long, success=np.arange(100) % 20 >= 10)
-    build_frames([long], tmp_path, FrameOptions(val_split=0.2, gap=4))
+    build_frames([long], tmp_path, FrameConfig(val_split=0.2), gap=4)
     train = [frame for _, frame, _ in samples(tmp_path / "train.pt")]
     val = [frame for _, frame, _ in samples(tmp_path / "val.pt")]
     assert val == list(range(val[0], val[0] + 20))
@@ -203,9 +204,12 @@ def test_wrong_input_leaves_the_old_files(tmp_path: Path) -> None:
         with pytest.raises(RefereeError, match=reason):
             build_frames(episodes, tmp_path)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    for wrong in ({"fail_success_ratio": -1}, {"cameras": ()}, {"val_split": 1}):
+    for wrong in ({"fail_success_ratio": -1}, {"val_split": 1}):
         with pytest.raises(RefereeError):
-            build_frames(some(), tmp_path, FrameOptions(**wrong))  # type: ignore[arg-type]
+            build_frames(some(), tmp_path, FrameConfig(**wrong))  # type: ignore[arg-type]
+    for none in ({"cameras": ()}, {"gap": -1}):
+        with pytest.raises(RefereeError):
+            build_frames(some(), tmp_path, **none)  # type: ignore[arg-type]
 
 
 def test_suspicions_are_said_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +263,7 @@ def test_what_was_seen_while_an_arm_held_is_no_failure(tmp_path: Path, form: str
         for episode in store:
             writers[form].append(episode)  # type: ignore[attr-defined]
         source = open_source(folder)
-    summary = build_frames(source, tmp_path / "out", FrameOptions(val_split=0.5))  # type: ignore[arg-type]
+    summary = build_frames(source, tmp_path / "out", FrameConfig(val_split=0.5))  # type: ignore[arg-type]
     assert (summary.success, summary.fail) == (4, 32)
     left_out = 0 if form == "npy" else 8  # which has no word for what is not known
     assert (summary.unlabelled, summary.held) == (left_out, left_out)

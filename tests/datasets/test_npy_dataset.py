@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from referee.config.datasets import FrameConfig
 from referee.datasets import npy
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.episodes import EpisodeError
 
@@ -39,7 +40,7 @@ def test_frames_expand_with_their_own_labels(folders: tuple[Path, Path]) -> None
 
 
 def test_trajectories_become_a_frames_dataset(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    summary = build_frames(npy.read(*folders), tmp_path / "data", FrameOptions(val_split=0.4))
+    summary = build_frames(npy.read(*folders), tmp_path / "data", FrameConfig(val_split=0.4))
     assert (summary.success, summary.fail) == (5, 13)
     train = RewardBinaryDataset(tmp_path / "data/train.pt")
     val = RewardBinaryDataset(tmp_path / "data/val.pt")

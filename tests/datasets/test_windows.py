@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episodes.examples import make_episode
-from referee.datasets.windows import WindowOptions, build_windows, success_to_go, trends, windows
+from referee.config.datasets import WindowConfig
+from referee.datasets.windows import build_windows, success_to_go, trends, windows
 from referee.episodes import Episode, EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
@@ -110,7 +111,7 @@ def test_files_are_as_documented(tmp_path: Path) -> None:
     for episode in episodes.values():
         store.append(episode)
     root = tmp_path / "data"
-    summary = build_windows(store, root, WindowOptions(val_split=0.34, balance=False))
+    summary = build_windows(store, root, WindowConfig(val_split=0.34, balance=False))
     # 10 states, windows of 5: starts 0..5, changes +.4 +.4(1→5) +.2 0 -.2 -.4
     assert summary.train == {"positive": 4 * 3, "negative": 4 * 2, "unclear": 4}
     assert summary.eval == {"positive": 2 * 3, "negative": 2 * 2, "unclear": 2}
@@ -135,10 +136,10 @@ def test_files_are_as_documented(tmp_path: Path) -> None:
 
 
 def test_training_is_balanced_and_validation_is_not(tmp_path: Path) -> None:
-    summary = build_windows(rising_and_falling(), tmp_path / "data", WindowOptions(val_split=0.34))
+    summary = build_windows(rising_and_falling(), tmp_path / "data", WindowConfig(val_split=0.34))
     assert summary.train == {"positive": 4, "negative": 4, "unclear": 4}
     assert summary.eval == {"positive": 6, "negative": 4, "unclear": 2}
-    again = build_windows(rising_and_falling()[::-1], tmp_path / "again", WindowOptions(val_split=0.34))
+    again = build_windows(rising_and_falling()[::-1], tmp_path / "again", WindowConfig(val_split=0.34))
     assert again.train == summary.train
 
     def kept(root: Path) -> list[tuple[str, int]]:
@@ -149,7 +150,7 @@ def test_training_is_balanced_and_validation_is_not(tmp_path: Path) -> None:
 
 def test_reversed_positives_are_negatives_of_training(tmp_path: Path) -> None:
     episodes = {episode.meta.id: episode for episode in rising_and_falling()}
-    options = WindowOptions(val_split=0.34, balance=False, reverse_positives=True)
+    options = WindowConfig(val_split=0.34, balance=False, reverse_positives=True)
     summary = build_windows(episodes.values(), tmp_path / "data", options)
     assert summary.train == {"positive": 12, "negative": 8 + 12, "unclear": 4}
     assert summary.eval == {"positive": 6, "negative": 4, "unclear": 2}
@@ -164,7 +165,7 @@ def test_reversed_positives_are_negatives_of_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_few_frames_of_long_windows(tmp_path: Path, turned: bool) -> None:
     episodes = {episode.meta.id: episode for episode in rising_and_falling()}
-    options = WindowOptions(window_size=8, keep_frames=3, val_split=0.34, balance=False, reverse_positives=turned)
+    options = WindowConfig(window_size=8, keep_frames=3, val_split=0.34, balance=False, reverse_positives=turned)
     build_windows(episodes.values(), tmp_path / "data", options)
     found = rows(tmp_path / "data", "train")
     assert {row["reversed"] for row, _ in found} == ({False, True} if turned else {False})
@@ -175,7 +176,7 @@ def test_few_frames_of_long_windows(tmp_path: Path, turned: bool) -> None:
         np.testing.assert_array_equal(sample["main_images"], images[::-1] if row["reversed"] else images)
     for wrong in (1, 9, -1):
         with pytest.raises(RefereeError, match=r"keep_frames is .*: it must be 0, or 2 to window_size \(8\)"):
-            WindowOptions(window_size=8, keep_frames=wrong)
+            WindowConfig(window_size=8, keep_frames=wrong)
 
 
 def test_success_to_go_stands_in_for_progress(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_success_to_go_stands_in_for_progress(tmp_path: Path) -> None:
     for i in range(4):
         log.append(f"e{i}", False, source="web")
         log.append(f"e{i}", True, source="web", frames=(6, 9))
-    options = WindowOptions(window_size=3, val_split=0.5, discount=0.5, balance=False, delta_threshold=0.1)
+    options = WindowConfig(window_size=3, val_split=0.5, discount=0.5, balance=False, delta_threshold=0.1)
     summary = build_windows(store, tmp_path / "data", options)
     # To go: 1/64 1/32 1/16 1/8 1/4 1/2 1 1 1 0; changes over two steps: .047 .094 .1875 .375 .75 .5 0 -1
     assert summary.train == {"positive": 2 * 4, "negative": 2, "unclear": 2 * 3}
@@ -194,13 +195,13 @@ def test_success_to_go_stands_in_for_progress(tmp_path: Path) -> None:
 
 
 def test_the_tail_may_be_called_unclear(tmp_path: Path) -> None:
-    options = WindowOptions(val_split=0.34, balance=False, tail_unclear_ratio=0.5)
+    options = WindowConfig(val_split=0.34, balance=False, tail_unclear_ratio=0.5)
     summary = build_windows(rising_and_falling(), tmp_path / "data", options)
     assert summary.eval == {"positive": 6, "negative": 0, "unclear": 6}
 
 
 def test_samples_of_an_episode_keep_the_last_window(tmp_path: Path) -> None:
-    options = WindowOptions(val_split=0.34, balance=False, num_samples_per_episode=2)
+    options = WindowConfig(val_split=0.34, balance=False, num_samples_per_episode=2)
     build_windows(rising_and_falling(), tmp_path / "data", options)
     assert {row["start"] for row, _ in rows(tmp_path / "data", "train")} == {0, 5}
 
@@ -209,7 +210,7 @@ def test_samples_of_an_episode_keep_the_last_window(tmp_path: Path) -> None:
 def test_windows_of_one_episode_share_no_frame_across_the_sides(tmp_path: Path, stride: int, tail: str) -> None:
     wave = (0.5 - 0.5 * np.cos(np.arange(400) / 10)).astype(np.float32)
     episode = replace(make_episode(399, seed=1, id="long"), signals={"progress": wave})
-    options = WindowOptions(stride=stride, tail=tail, balance=False)
+    options = WindowConfig(stride=stride, tail=tail, balance=False)
     build_windows([episode], tmp_path / "data", options)
     seen = {
         side: {frame for row, _ in rows(tmp_path / "data", side) for frame in range(row["start"], row["stop"])}
@@ -226,12 +227,12 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
         build_windows(rising_and_falling(3) + rising_and_falling(2)[1:], tmp_path / "data")
     copies = [replace(e, meta=replace(e.meta, id=f"c{e.meta.id}")) for e in rising_and_falling(3)]
     with pytest.raises(RefereeError, match="are also in"):
-        build_windows(rising_and_falling(3) + copies, tmp_path / "data", WindowOptions(val_split=0.5))
+        build_windows(rising_and_falling(3) + copies, tmp_path / "data", WindowConfig(val_split=0.5))
     broken = [replace(e, signals={"progress": np.full(10, np.nan, np.float32)}) for e in rising_and_falling(2)]
     with pytest.raises(RefereeError, match="e0: signal progress"):
         build_windows(broken, tmp_path / "data")
     with pytest.raises(RefereeError, match="window_size is 11, but the longest episode has 10 states"):
-        build_windows(rising_and_falling(4), tmp_path / "data", WindowOptions(window_size=11))
+        build_windows(rising_and_falling(4), tmp_path / "data", WindowConfig(window_size=11))
     assert not list(tmp_path.iterdir())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("x")
@@ -239,12 +240,12 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path) -> None:
         build_windows(rising_and_falling(), tmp_path / "mine")
     for wrong in ({"window_size": 1}, {"stride": 0}, {"tail": "bend"}, {"discount": 0.0}):
         with pytest.raises(RefereeError):
-            WindowOptions(**wrong)  # type: ignore[arg-type]
+            WindowConfig(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_dataset_is_replaced_whole(tmp_path: Path) -> None:
-    build_windows(rising_and_falling(), tmp_path / "data", WindowOptions(balance=False))
-    build_windows(iter(rising_and_falling(4)), tmp_path / "data", WindowOptions(window_size=8, balance=False))
+    build_windows(rising_and_falling(), tmp_path / "data", WindowConfig(balance=False))
+    build_windows(iter(rising_and_falling(4)), tmp_path / "data", WindowConfig(window_size=8, balance=False))
     info = json.loads((tmp_path / "data/dataset_info.json").read_text())
     assert info["window_size"] == 8 and sum(map(len, info["episodes"].values())) == 4
     assert {row["stop"] - row["start"] for row, _ in rows(tmp_path / "data", "train")} == {8}

@@ -14,9 +14,10 @@ from referee.config.reward_training import ARCHITECTURES
 from referee.models import Artifact, ModelSpec
 from referee.models.registry import build
 from referee.models.resnet import DEFAULT_ARCH, LAYOUTS, ResNet
-from referee.runners.train_reward import options_of
-from referee.train_reward_model import options_of as command_line_options
+from referee.runners.train_reward import job_of
+from referee.train_reward_model import job_of as command_line_options
 from referee.train_reward_model import parser
+from referee.training.described import spec_fields
 
 # torchvision's published sizes without their last layer (512 or 2048 inputs, 1000 classes, 1000 offsets).
 ENCODERS = {
@@ -40,11 +41,11 @@ def encoder_size(model: dict[str, object]) -> int:
 
 def by_overrides(*lines: str, preset: str = "reward_training") -> int:
     data = ["data.data_path=d"] if preset == "reward_training" else []
-    return encoder_size(dict(options_of(load(preset, [*data, *lines]).config, Path("run")).model))
+    return encoder_size(spec_fields(job_of(load(preset, [*data, *lines]).config, Path("run")).model))
 
 
 def by_command_line(*arguments: str) -> int:
-    return encoder_size(dict(command_line_options(parser().parse_args([*REQUIRED, *arguments])).model))
+    return encoder_size(spec_fields(command_line_options(parser().parse_args([*REQUIRED, *arguments])).model))
 
 
 def test_the_published_numbers() -> None:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from tests.models.served import TOKEN, serving
 
+from referee.config.history import ApiConfig, SamplingConfig
 from referee.errors import RefereeError
 from referee.models.vlm import Prompt, make_input_builder, make_reward_parser
-from referee.models.vlm.server import UNANSWERED, ServerModel, ServerOptions
+from referee.models.vlm.server import UNANSWERED, ServerModel
 from referee.models.window import Window
 
 
@@ -31,7 +32,7 @@ def model(base: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ServerM
     monkeypatch.setenv("THE_KEY", TOKEN)
     given: dict[str, Any] = {"timeout": 5.0, "backoff": 0.01, "api_key_env": "THE_KEY", **options}
     parser = make_reward_parser(params={"invalid_reward": -0.125})
-    return ServerModel(ServerOptions(api_base=base, model="tiny", **given), make_input_builder(), parser)
+    return ServerModel(ApiConfig(api_base=base, model="tiny", **given), make_input_builder(), parser)
 
 
 def test_what_is_asked_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +51,7 @@ def test_what_is_asked_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
         return words[place % 5]
 
     with serving(reply) as base:
-        asked = model(base, monkeypatch, concurrency=4, sampling={"max_tokens": 7, "temperature": 0.5})
+        asked = model(base, monkeypatch, concurrency=4, sampling_params=SamplingConfig(max_tokens=7, temperature=0.5))
         answers = asked.judge(lot)
         assert answers.label == ("positive", "negative", "unclear", "invalid", "positive") * 1 + (
             "positive", "negative", "unclear", "invalid")  # fmt: skip
@@ -124,10 +125,11 @@ def test_refusals_are_told(
 
 def test_what_cannot_be_an_address_or_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefereeError, match="is no address"):
-        ServerOptions(api_base="127.0.0.1:8000", model="x")
+        ServerModel(ApiConfig(api_base="127.0.0.1:8000", model="x"), make_input_builder(), make_reward_parser())
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    api = ApiConfig(api_base="http://127.0.0.1:8000/v1", model="x", api_key_env="NO_SUCH_KEY")
     with pytest.raises(RefereeError, match="names NO_SUCH_KEY, which is not set"):
-        ServerOptions(api_base="http://127.0.0.1:8000/v1", model="x", api_key_env="NO_SUCH_KEY")
+        ServerModel(api, make_input_builder(), make_reward_parser())
 
 
 @pytest.mark.slow
@@ -147,5 +149,5 @@ def test_the_tiny_model_says_the_same_behind_a_server(tmp_path: Path, monkeypatc
     asked: Sequence[Window] = windows(4)
     here = HistoryVLMRewardModel(tiny, make_input_builder(), make_reward_parser(), how).judge(asked)
     with serving(reply) as base:
-        there = model(base, monkeypatch, sampling={"max_tokens": 4}).judge(asked)
+        there = model(base, monkeypatch, sampling_params=SamplingConfig(max_tokens=4)).judge(asked)
     assert there.text == here.text and there.label == here.label

@@ -14,9 +14,10 @@ import pytest
 from referee import compat
 from referee.cli import main
 from referee.config import load
+from referee.config.history import TextRewardConfig
 from referee.errors import RefereeError
 from referee.rewards.patterns import Matcher
-from referee.rewards.text import TextOptions, final_answer, judge_texts, last_number
+from referee.rewards.text import final_answer, judge_texts, last_number
 from referee.workers.text import TextRewardWorker
 
 
@@ -55,7 +56,7 @@ from referee.workers.text import TextRewardWorker
     ],
 )
 def test_rules(rule: str, answer: str, reference: str, right: bool) -> None:
-    verdict = judge_texts([answer], [reference], TextOptions(rule=rule, success_reward=2.0, fail_reward=-1.0))
+    verdict = judge_texts([answer], [reference], TextRewardConfig(rule=rule, success_reward=2.0, fail_reward=-1.0))
     assert verdict.success is not None and verdict.success.tolist() == [right] and verdict.probability is None
     assert verdict.score.tolist() == [2.0 if right else -1.0]
 
@@ -69,7 +70,7 @@ def test_a_pattern_has_a_time_limit_in_any_thread(
     found: list[list[bool]] = []
 
     def judge() -> None:
-        verdict = judge_texts(["a" * 40 + "!", "aaa"], ["(a+)+", "(a+)+"], TextOptions(rule="regex"))
+        verdict = judge_texts(["a" * 40 + "!", "aaa"], ["(a+)+", "(a+)+"], TextRewardConfig(rule="regex"))
         assert verdict.success is not None
         found.append(verdict.success.tolist())
 
@@ -93,12 +94,12 @@ def test_parts_of_a_text() -> None:
 
 def test_what_cannot_be_compared() -> None:
     with pytest.raises(RefereeError, match="did you mean numeric"):
-        TextOptions(rule="numerc")
+        TextRewardConfig(rule="numerc")
     with pytest.raises(RefereeError, match="2 answers cannot be compared with 1"):
-        judge_texts(["a", "b"], ["a"], TextOptions())
+        judge_texts(["a", "b"], ["a"], TextRewardConfig())
     for rule, reference in (("numeric", "none"), ("regex", "("), ("math", "")):
         with pytest.raises(RefereeError, match="reference"):
-            judge_texts(["a"], [reference], TextOptions(rule=rule))
+            judge_texts(["a"], [reference], TextRewardConfig(rule=rule))
 
 
 def test_the_worker_of_the_documents() -> None:

@@ -18,7 +18,7 @@ from referee.runners.environments import open_model
 from referee.runners.model_keys import as_continued, as_scored
 from referee.runners.teleop import teleop
 from referee.runners.train_policy import train_policy
-from referee.runners.train_reward import options_of, train_reward
+from referee.runners.train_reward import job_of, train_reward
 from referee.training.data import open_data
 from referee.training.recipe import make_model
 
@@ -158,7 +158,7 @@ def test_what_a_training_may_change_is_changed(refinable: Path, tmp_path: Path) 
              "actor.model.dropout=0.3", "actor.model.precision=bf16", "runner.max_epochs=1",
              f"runner.logger.log_path={tmp_path / 'run'}"]  # fmt: skip
     loaded = as_continued(load("reward_training", lines))
-    options = options_of(loaded.config, tmp_path)
+    options = job_of(loaded.config, tmp_path)
     data = open_data(options.data, tmp_path / "data", lambda line: None)
     model = make_model(options, data, lambda line: None)
     assert [each.p for each in model.modules() if isinstance(each, torch.nn.Dropout)] == [0.3]

@@ -177,7 +177,7 @@ def test_a_model_trained_at_full_detail_ranks_pictures_alike(task: str) -> None:
     import torch
 
     from referee.models import ModelSpec, build
-    from referee.training.augment import AugmentOptions, augment
+    from referee.training.augment import AugmentConfig, augment
 
     qpos, goal, success = visited(task, steps=120, num_envs=64)
     random = np.random.default_rng(0)
@@ -196,7 +196,7 @@ def test_a_model_trained_at_full_detail_ranks_pictures_alike(task: str) -> None:
     labels = torch.from_numpy(success[chosen]).float()
     for _ in range(epochs):
         for rows in torch.from_numpy(random.permutation(len(train))).split(batch):
-            loss = model.loss(augment(torch.from_numpy(images["full"][rows]), AugmentOptions(), random), labels[rows])
+            loss = model.loss(augment(torch.from_numpy(images["full"][rows]), AugmentConfig(), random), labels[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

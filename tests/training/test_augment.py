@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
+from referee.config.reward_training import AugmentConfig
 from referee.training.augment import augment, coloured, draw, saturated, shifted
-from referee.training.options import NO_AUGMENTATION, AugmentOptions
+from referee.training.options import NO_AUGMENTATION
 
 
 def pictures(count: int = 3, views: int = 2, pixels: int = 8, seed: int = 0) -> torch.Tensor:
@@ -59,7 +60,7 @@ def test_no_saturation_is_grey() -> None:
 
 
 def test_draws_are_bounded_and_repeatable() -> None:
-    options = AugmentOptions(random_shift=2, brightness=0.2, contrast=0.1, saturation=0.3)
+    options = AugmentConfig(random_shift=2, brightness=0.2, contrast=0.1, saturation=0.3)
     draws = draw(500, 2, options, np.random.default_rng(7))
     assert set(np.unique(draws.shift)) == {-2, -1, 0, 1, 2}
     low, high = draws.colour.min(0), draws.colour.max(0)
@@ -73,5 +74,5 @@ def test_draws_are_bounded_and_repeatable() -> None:
 def test_nothing_to_do() -> None:
     images = pictures()
     assert augment(images, NO_AUGMENTATION, np.random.default_rng(0)) is images
-    single = augment(images[:, 0], AugmentOptions(), np.random.default_rng(0))
+    single = augment(images[:, 0], AugmentConfig(), np.random.default_rng(0))
     assert single.shape == images[:, 0].shape

@@ -13,10 +13,11 @@ import pytest
 import torch
 from training_doubles import TinyFrames, TinyModel
 
+from referee.config.reward_training import AugmentConfig
 from referee.errors import RefereeError
 from referee.training import checkpoint
 from referee.training.fit import fit
-from referee.training.options import AugmentOptions, FitOptions
+from referee.training.options import FitOptions
 from referee.training.parallel import Group, launch
 from referee.training.source import ImageSource
 
@@ -61,7 +62,7 @@ def _children_find_this_module(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_equal_one(tmp_path: Path, backend: str) -> None:
     values = FitOptions(
         lr=0.02, global_batch_size=16, micro_batch_size=4, max_epochs=3, save_interval=1, num_threads=1,
-        sampling="natural", augment=AugmentOptions(random_shift=1), clip_grad=0.5,
+        sampling="natural", augment=AugmentConfig(random_shift=1), clip_grad=0.5,
     ).to_json()  # fmt: skip
     work(Group(), lambda _: None, lambda: False, str(tmp_path / "one"), values)
     both = {**values, "training_backend": backend, "num_processes": 2}

@@ -7,9 +7,10 @@ import pytest
 import torch
 from training_doubles import TinyFrames, TinyModel
 
+from referee.config.reward_training import AugmentConfig
 from referee.training.features import cached_features, content_hash, forget
 from referee.training.fit import fit
-from referee.training.options import NO_AUGMENTATION, AugmentOptions, FitOptions
+from referee.training.options import NO_AUGMENTATION, FitOptions
 from referee.training.source import ImageSource
 
 
@@ -46,7 +47,7 @@ def test_another_frame_or_encoder_is_another_file_but_another_head_is_not(tmp_pa
 
 def test_copies_are_changed_and_mixed(tmp_path: Path) -> None:
     model, frames = TinyModel(frozen=True), TinyFrames(20)
-    options = AugmentOptions(random_shift=2)
+    options = AugmentConfig(random_shift=2)
     source = cached_features(model, frames, "x", tmp_path, copies=2, augmentation=options)  # type: ignore[arg-type]
     plain = source.inputs(np.arange(20), None)
     mixed = source.inputs(np.arange(20), np.random.default_rng(0))

@@ -10,13 +10,14 @@ import pytest
 import torch
 from training_doubles import TinyFrames, TinyModel
 
+from referee.config.reward_training import AugmentConfig, EarlyStopConfig
 from referee.errors import RefereeError
 from referee.training import checkpoint
 from referee.training.fit import FitResult, Report, fit, judge
-from referee.training.options import NO_AUGMENTATION, AugmentOptions, EarlyStop, FitOptions
+from referee.training.options import NO_AUGMENTATION, FitOptions
 from referee.training.source import ImageSource
 
-AUGMENT = AugmentOptions(random_shift=1, brightness=0.05, contrast=0.05)
+AUGMENT = AugmentConfig(random_shift=1, brightness=0.05, contrast=0.05)
 
 
 def run(model: TinyModel, options: FitOptions, **more: Any) -> FitResult:
@@ -140,7 +141,7 @@ def test_resume_with_other_data_or_network_is_refused(tmp_path: Path) -> None:
 
 
 def test_early_stop() -> None:
-    patient = options(lr=1e-9, max_epochs=50, early_stop=EarlyStop(patience=3, min_delta=0.01))
+    patient = options(lr=1e-9, max_epochs=50, early_stop=EarlyStopConfig(patience=3, min_delta=0.01))
     result = run(TinyModel(frozen=True), patient)
     assert result.reason == "early stop" and len(result.history) == 4  # the first, and three that are no better
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from referee.config.reward_training import AugmentConfig, EarlyStopConfig
 from referee.errors import RefereeError
-from referee.training.options import AugmentOptions, EarlyStop, FitOptions
+from referee.training.options import FitOptions
 from referee.training.schedule import factor
 
 
@@ -38,15 +39,15 @@ def test_wrong_options(options: dict[str, Any], word: str) -> None:
 
 def test_wrong_parts() -> None:
     with pytest.raises(RefereeError, match="random_shift"):
-        AugmentOptions(random_shift=-1)
+        AugmentConfig(random_shift=-1)
     with pytest.raises(RefereeError, match="contrast"):
-        AugmentOptions(contrast=1.5)
+        AugmentConfig(contrast=1.5)
     with pytest.raises(RefereeError, match="patience"):
-        EarlyStop(patience=-1)
+        EarlyStopConfig(patience=-1)
 
 
 def test_json_round_trip() -> None:
-    options = FitOptions(lr=3e-4, augment=AugmentOptions(random_shift=1), early_stop=EarlyStop(patience=2))
+    options = FitOptions(lr=3e-4, augment=AugmentConfig(random_shift=1), early_stop=EarlyStopConfig(patience=2))
     assert FitOptions.from_json(options.to_json()) == options
     with pytest.raises(RefereeError, match="learning_rate is no option"):
         FitOptions.from_json({"learning_rate": 1.0})

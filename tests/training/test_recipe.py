@@ -11,6 +11,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from referee.config.datasets import DataConfig
+from referee.config.reward_training import AugmentConfig
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.episodes.formats.npy import NpyWriter
 from referee.errors import RefereeError
@@ -19,8 +21,7 @@ from referee.models.registry import build
 from referee.models.spec import ModelSpec
 from referee.train_reward_model import main
 from referee.training import recipe
-from referee.training.data import DataOptions
-from referee.training.options import AugmentOptions, FitOptions
+from referee.training.options import FitOptions
 from referee.training.recipe import TrainOptions, best_model, train
 
 PIXELS = 32
@@ -52,14 +53,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(store: Path, output: Path, *, model: dict[str, Any] | None = None, **changes: Any) -> TrainOptions:
-    more = {
-        name: changes.pop(name) for name in ("pretrained", "model_path", "resume", "checkpoints") if name in changes
-    }
+    more = {name: changes.pop(name) for name in ("resume_dir", "checkpoints") if name in changes}
+    start = {name: changes.pop(name) for name in ("pretrained", "model_path") if name in changes}
     data = {name: changes.pop(name) for name in ("debug_save_dir", "cameras") if name in changes}
     fit = {"lr": 5e-3, "global_batch_size": 16, "max_epochs": 4, "num_threads": 1, **changes}
-    fit.setdefault("augment", AugmentOptions(random_shift=1))
+    fit.setdefault("augment", AugmentConfig(random_shift=1))
     return TrainOptions(
-        data=DataOptions(data_path=store, **data), output=output, model={**SMALL, **(model or {})},
+        data=DataConfig(data_path=store, **data), output=output, model={**SMALL, **(model or {}), **start},
         fit=FitOptions(**fit), cache_dir=output / "cache", **more,
     )  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_frozen_encoder_is_warmed_up_encoded_once_and_stays(store: Path, tmp_pat
     times = [path.stat().st_mtime_ns for path in cached]
     resumed, _ = run(
         options(store, tmp_path, model={"model_type": model_type, "freeze_encoder": True}, encoder_warmup_steps=8,
-                max_epochs=10, feature_copies=1, resume=tmp_path)
+                max_epochs=10, feature_copies=1, resume_dir=tmp_path)
     )  # fmt: skip
     assert sorted((tmp_path / "cache").iterdir()) == cached
     assert [path.stat().st_mtime_ns for path in cached] == times
@@ -164,7 +164,7 @@ def test_stop_and_resume_equal_one_run(store: Path, tmp_path: Path) -> None:
     left = iter(range(7))
     _, text = run(options(store, tmp_path / "part"), stop=lambda: next(left, None) is None)
     assert "interrupted at step 8" in text
-    rest, _ = run(options(store, tmp_path / "part", resume=tmp_path / "part"))
+    rest, _ = run(options(store, tmp_path / "part", resume_dir=tmp_path / "part"))
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, rest.model.state_dict()[name]), name
 

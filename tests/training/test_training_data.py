@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from referee.config.datasets import DataConfig, FrameConfig
 from referee.datasets.fingerprint import of_artifact
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.frames import build_frames
 from referee.episodes import Episode, EpisodeStore, Meta
 from referee.episodes.formats.npy import NpyWriter
 from referee.episodes.formats.pickled import EpisodePickleWriter
 from referee.errors import RefereeError
-from referee.training.data import Data, DataOptions, FrameSet, open_data
+from referee.training.data import Data, FrameSet, open_data
 from referee.training.debug import save_by_label, save_by_verdict, save_positives
 
 
@@ -51,7 +52,7 @@ def counts(data: Data) -> list[tuple[int, int]]:
 def test_every_form_gives_the_same_number_of_frames(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
     built = tmp_path / "built"
-    build_frames(EpisodeStore(store), built, FrameOptions(val_split=0.25, cameras=("front", "side")))
+    build_frames(EpisodeStore(store), built, FrameConfig(val_split=0.25), cameras=("front", "side"))
     positive, negative = tmp_path / "npy" / "positive", tmp_path / "npy" / "negative"
     npy = NpyWriter(positive, negative)
     for episode in episodes():
@@ -61,12 +62,12 @@ def test_every_form_gives_the_same_number_of_frames(tmp_path: Path) -> None:
         pickles.append(episode)
     said: list[str] = []
     forms = {
-        "store": DataOptions(data_path=store, val_split=0.25),
-        "built": DataOptions(data_path=built),
-        "files": DataOptions(train_data_paths=(built / "train.pt",), val_data_paths=(built / "val.pt",)),
-        "npy": DataOptions(positive_dir=positive, negative_dir=negative, val_split=0.25),
-        "npy folder": DataOptions(data_path=tmp_path / "npy", val_split=0.25),
-        "pickles": DataOptions(data_path=tmp_path / "pickles", val_split=0.25),
+        "store": DataConfig(data_path=store, val_split=0.25),
+        "built": DataConfig(data_path=built),
+        "files": DataConfig(train_data_paths=(built / "train.pt",), val_data_paths=(built / "val.pt",)),
+        "npy": DataConfig(positive_dir=positive, negative_dir=negative, val_split=0.25),
+        "npy folder": DataConfig(data_path=tmp_path / "npy", val_split=0.25),
+        "pickles": DataConfig(data_path=tmp_path / "pickles", val_split=0.25),
     }
     for name, options in forms.items():
         data = open_data(options, tmp_path / name.replace(" ", "_") / "frames", said.append)
@@ -81,8 +82,8 @@ def test_every_form_gives_the_same_number_of_frames(tmp_path: Path) -> None:
 
 def test_cameras_can_be_chosen(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
-    both = open_data(DataOptions(data_path=store), tmp_path / "a").train
-    side = open_data(DataOptions(data_path=store, cameras=("side",)), tmp_path / "b").train
+    both = open_data(DataConfig(data_path=store), tmp_path / "a").train
+    side = open_data(DataConfig(data_path=store, cameras=("side",)), tmp_path / "b").train
     torch.testing.assert_close(side.batch(range(5))[0], both.batch(range(5))[0][:, 1])
     files = [part.path for part in both.parts]
     assert torch.equal(FrameSet(files, ("side",)).batch([3, 1])[0], both.batch([3, 1])[0][:, 1])
@@ -93,13 +94,13 @@ def test_cameras_can_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(RefereeError, match="no camera 'wrist': it has front, side"):
         FrameSet(files, ("wrist",))
     with pytest.raises(RefereeError, match="wrist"):
-        open_data(DataOptions(data_path=store, cameras=("wrist",)), tmp_path / "c")
+        open_data(DataConfig(data_path=store, cameras=("wrist",)), tmp_path / "c")
 
 
 def test_an_artifact_finds_its_frames_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "store")
     monkeypatch.chdir(tmp_path)
-    data = open_data(DataOptions(data_path=Path("store")), Path("frames"))
+    data = open_data(DataConfig(data_path=Path("store")), Path("frames"))
     assert data.provenance()["files"]["train"] == [str(tmp_path / "frames" / "train.pt")]
 
 
@@ -107,13 +108,13 @@ def test_an_artifact_knows_which_tasks_it_learned(tmp_path: Path) -> None:
     about = ({"description": "Lift it.", "task": "Lift"}, {"task": "Push"}, {})
     found = [replace(each, meta=replace(each.meta, **about[i % 3])) for i, each in enumerate(episodes(12))]
     EpisodeStore(tmp_path / "store").append_many(found)
-    data = open_data(DataOptions(data_path=tmp_path / "store"), tmp_path / "frames")
+    data = open_data(DataConfig(data_path=tmp_path / "store"), tmp_path / "frames")
     assert data.provenance()["tasks"] == ["Lift it.", "Push"]
 
 
 def test_several_files_are_one_set(tmp_path: Path) -> None:
     store = filled(tmp_path / "store")
-    data = open_data(DataOptions(data_path=store), tmp_path / "a")
+    data = open_data(DataConfig(data_path=store), tmp_path / "a")
     assert data.val is not None
     joined = FrameSet([tmp_path / "a" / "train.pt", tmp_path / "a" / "val.pt"])
     first = len(data.train)
@@ -126,12 +127,12 @@ def test_several_files_are_one_set(tmp_path: Path) -> None:
 
 
 def test_without_validation_all_frames_are_for_training(tmp_path: Path) -> None:
-    data = open_data(DataOptions(data_path=filled(tmp_path / "store"), val_split=0.0), tmp_path / "a")
+    data = open_data(DataConfig(data_path=filled(tmp_path / "store"), val_split=0.0), tmp_path / "a")
     assert data.val is None and len(data.train) == 48
 
 
 def test_where_a_split_fails_the_way_without_is_named_and_works(tmp_path: Path) -> None:
-    one = DataOptions(data_path=filled(tmp_path / "store", count=2))
+    one = DataConfig(data_path=filled(tmp_path / "store", count=2))
     with pytest.raises(RefereeError, match=r"--val-split 0 \(in a configuration data\.val_split=0 or runner"):
         open_data(one, tmp_path / "a")
     data = open_data(replace(one, val_split=0.0), tmp_path / "b")
@@ -139,7 +140,7 @@ def test_where_a_split_fails_the_way_without_is_named_and_works(tmp_path: Path) 
 
 
 def test_provenance_names_episodes_and_hashes(tmp_path: Path) -> None:
-    data = open_data(DataOptions(data_path=filled(tmp_path / "store")), tmp_path / "a")
+    data = open_data(DataConfig(data_path=filled(tmp_path / "store")), tmp_path / "a")
     found = data.provenance()
     ids = [set(found["episodes"][side]) for side in ("train", "val")]
     assert not ids[0] & ids[1] and ids[0] | ids[1] == {f"e{number}" for number in range(8)}
@@ -155,7 +156,7 @@ def payload(path: Path, labels: list[int], *, pixels: int = 8, seed: int = 0, **
 
 
 def test_foreign_files(tmp_path: Path) -> None:
-    options = DataOptions(
+    options = DataConfig(
         train_data_paths=(payload(tmp_path / "train.pt", [0, 1, 0, 1]),),
         val_data_paths=(payload(tmp_path / "val.pt", [0, 1], seed=1),),
     )
@@ -169,7 +170,7 @@ def test_refusals(tmp_path: Path) -> None:
 
     def refused(pattern: str, **options: Any) -> None:
         with pytest.raises(RefereeError, match=pattern) as caught:
-            open_data(DataOptions(**options), tmp_path / "out")
+            open_data(DataConfig(**options), tmp_path / "out")
         assert "\n" not in str(caught.value)
 
     refused("does not exist", data_path=tmp_path / "nothing")
@@ -183,26 +184,27 @@ def test_refusals(tmp_path: Path) -> None:
             val_data_paths=(payload(tmp_path / "larger.pt", [0, 1], pixels=16),))  # fmt: skip
     refused("most frames of episode good are also in", train_data_paths=(good,), val_data_paths=(good,))
     store = filled(tmp_path / "store")
-    open_data(DataOptions(data_path=store), tmp_path / "mine")
+    open_data(DataConfig(data_path=store), tmp_path / "mine")
     refused("frame .* of episode e. and .* more are also in", train_data_paths=(tmp_path / "mine" / "train.pt",),
             val_data_paths=(tmp_path / "mine" / "train.pt",))  # fmt: skip
     EpisodeStore(tmp_path / "none")
     refused("holds no episodes", data_path=tmp_path / "none")
-    with pytest.raises(RefereeError, match="given once"):
-        DataOptions()
-    with pytest.raises(RefereeError, match="given once"):
-        DataOptions(data_path=store, train_data_paths=(good,))
-    with pytest.raises(RefereeError, match="give both"):
-        DataOptions(positive_dir=store)
+    for wrong, says in (
+        ({}, "given once"),
+        ({"data_path": store, "train_data_paths": (good,)}, "given once"),
+        ({"positive_dir": store}, "give both"),
+    ):
+        with pytest.raises(RefereeError, match=says):
+            open_data(DataConfig(**wrong), tmp_path / "out")
     with pytest.raises(RefereeError, match="val_split"):
-        DataOptions(data_path=store, val_split=1.0)
+        DataConfig(data_path=store, val_split=1.0)
 
 
 def test_mixed_sizes_in_a_store_are_refused(tmp_path: Path) -> None:
     store = EpisodeStore(filled(tmp_path / "store"))
     store.append_many([replace(e, meta=replace(e.meta, id=f"big{e.meta.id}")) for e in episodes(2, pixels=16)])
     with pytest.raises(RefereeError, match="cannot be in one dataset"):
-        open_data(DataOptions(data_path=tmp_path / "store"), tmp_path / "out")
+        open_data(DataConfig(data_path=tmp_path / "store"), tmp_path / "out")
     assert not (tmp_path / "out" / "train.pt").exists()
 
 
@@ -216,7 +218,7 @@ def test_pictures_have_the_documented_names(tmp_path: Path) -> None:
     with pytest.raises(RefereeError, match="--image-key"):
         save_positives((tmp_path / "positive", tmp_path / "negative"), "wrist", tmp_path / "vis")
 
-    train = open_data(DataOptions(data_path=filled(tmp_path / "store")), tmp_path / "a").train
+    train = open_data(DataConfig(data_path=filled(tmp_path / "store")), tmp_path / "a").train
     assert save_by_label(train, tmp_path / "debug", limit=5) == 5 + 5
     assert all("_frame00" in path.name for path in (tmp_path / "debug").rglob("*.png"))
     probabilities = np.linspace(0, 1, len(train)).astype(np.float32)
@@ -233,11 +235,11 @@ def test_a_copy_under_another_id_does_not_choose_the_model(tmp_path: Path) -> No
     fresh = [replace(each, observations={"main_images": 255 - each.view("front")}) for each in renamed]
     fresh = [replace(each, meta=replace(each.meta, cameras=("front",))) for each in fresh]
     for name, some in (("a", original), ("b", renamed), ("c", fresh)):
-        build_frames(some, tmp_path / name, FrameOptions(val_split=0))
+        build_frames(some, tmp_path / name, FrameConfig(val_split=0))
     train, copy, other = ((tmp_path / name / "train.pt",) for name in "abc")
     with pytest.raises(RefereeError, match=r"b/train\.pt: most frames of episode new0 are also in .*a/train\.pt"):
-        open_data(DataOptions(train_data_paths=train, val_data_paths=copy), tmp_path / "out")
-    data = open_data(DataOptions(train_data_paths=train, val_data_paths=other), tmp_path / "out")
+        open_data(DataConfig(train_data_paths=train, val_data_paths=copy), tmp_path / "out")
+    data = open_data(DataConfig(train_data_paths=train, val_data_paths=other), tmp_path / "out")
     found = data.provenance()["fingerprint"]
     seen, chosen = (of_artifact({"fingerprint": found}, side) for side in ("train", "val"))
     assert seen is not None and chosen is not None

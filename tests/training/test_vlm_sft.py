@@ -13,12 +13,12 @@ from rich.console import Console
 
 from models.tiny_vlm import small_vlm, window
 from referee.cli import main
+from referee.config.reward_training import EarlyStopConfig
 from referee.errors import RefereeError
 from referee.models.vlm import make_input_builder, qwen
 from referee.models.vlm.encode import IGNORED
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.qwen import QwenOptions
-from referee.training.options import EarlyStop
 from referee.training.vlm.fit import Sft, answer_loss, batch_loss, reversed_some, shift_window
 from referee.training.vlm.options import LoraOptions, SftOptions
 from referee.training.vlm.segments import read_segments
@@ -169,7 +169,7 @@ def test_two_processes_learn_what_one_does(base: Path, data: Path, tmp_path: Pat
 
 
 def test_early_stop_and_the_best_is_kept(base: Path, data: Path, tmp_path: Path) -> None:
-    options = _options(base, data, tmp_path, lr=0.0, max_epochs=9, early_stop=EarlyStop(patience=2))
+    options = _options(base, data, tmp_path, lr=0.0, max_epochs=9, early_stop=EarlyStopConfig(patience=2))
     result = _fit(options).run()
     assert result.reason == "early stop" and len(result.history) == 3 and result.best.step == 3
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from referee.config.datasets import WindowConfig
 from referee.datasets.source import resolve
-from referee.datasets.windows import LABELS, UNCLEAR, WindowOptions, label_windows, window_images
+from referee.datasets.windows import LABELS, UNCLEAR, label_windows, window_images
 from referee.episodes import Episode
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
@@ -102,7 +103,7 @@ def of_segments(segments: Iterable[Segment]) -> Iterator[Labelled]:
 
 
 def of_episodes(
-    episodes: Iterable[Episode], options: WindowOptions, labels: LabelLog | None = None
+    episodes: Iterable[Episode], options: WindowConfig, labels: LabelLog | None = None
 ) -> Iterator[Labelled]:
     """All windows of episodes, labelled by the progress in them; those shorter than a window have none."""
     for number, episode in enumerate(episodes):

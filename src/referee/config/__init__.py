@@ -6,14 +6,13 @@ from referee.config.files import presets
 from referee.config.load import load
 from referee.config.loaded import Loaded
 from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.runner import LoggerConfig, RunnerConfig
 from referee.config.schema import (
     Config,
     EnvConfig,
     EnvSection,
-    LoggerConfig,
     PandaEnvConfig,
     RandomiseConfig,
-    RunnerConfig,
 )
 from referee.config.show import list_presets, show, to_yaml
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf.errors import OmegaConfBaseException
 
 from referee.config import files, overrides
+from referee.config.declare import nearest_word
 from referee.config.files import Start
-from referee.config.keys import nearest_word
 from referee.config.leaves import Leaf, Leaves, Origin, flatten, put
 from referee.config.translator import COMMAND, Translated, Translator
 from referee.config.yamltext import YAMLError

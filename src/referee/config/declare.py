@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
+from referee.errors import RefereeError
+
+T = TypeVar("T")
 REQUIRED = MISSING  # as a default: the key has to be given
 
 
@@ -58,3 +63,42 @@ def key(
     if isinstance(default, type):
         return field(default_factory=default, metadata=meta)
     return field(default=default, metadata=meta)
+
+
+def bounds(key: Key) -> str:
+    """The limits of a key in words."""
+    if key.high is None:
+        return f"at least {key.low}"
+    return f"at most {key.high}" if key.low is None else f"between {key.low} and {key.high}"
+
+
+class Checked:
+    """A section that programs build by hand, too: it refuses values outside the limits that its keys declare."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            value, key = getattr(self, each.name), each.metadata["key"]
+            named = key.attribute and isinstance(value, str) and ":" in value
+            if key.choices is not None and isinstance(value, str) and value not in key.choices and not named:
+                near = nearest_word(value, key.choices)
+                hint = f": did you mean {near}?" if near else ""
+                raise RefereeError(f"{each.name} is {value!r}, but it must be one of {', '.join(key.choices)}{hint}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            outside = (key.low is not None and value < key.low) or (key.high is not None and value > key.high)
+            if outside or not math.isfinite(value):
+                limits = "" if key.low is None and key.high is None else f" {bounds(key)}"
+                raise RefereeError(f"{each.name} is {value}, but it must be a number{limits}")
+
+
+def gather(cls: type[T], *sections: object, **more: Any) -> T:
+    """A section whose keys stand in several others, out of these; more: what none of them says."""
+    names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    return cls(**{name: getattr(each, name) for each in sections for name in names if hasattr(each, name)} | more)
+
+
+def nearest_word(wrong: object, words: Iterable[object]) -> str | None:
+    """The word most like a wrong one, whatever its case."""
+    by_lower = {str(word).lower(): str(word) for word in words}
+    close = get_close_matches(str(wrong).lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from referee.config.keys import Spec, known_keys, nearest_key
+from referee.config.keys import Spec, known_keys, nearest_key, walk
 from referee.config.leaves import Leaf, Leaves, Path, dotted
+from referee.config.runner import RUNNERS, RunnerConfig
 from referee.config.schema import RECIPES, Recipe
-from referee.config.validate import chosen_keys, shown
+from referee.config.validate import check_leaf, chosen_keys, shown, unknown_key
 from referee.errors import ConfigError
 
 
@@ -23,8 +24,34 @@ def check_needs(leaves: Leaves, recipe: str) -> None:
             )
 
 
-def without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
-    """One line for each key that somebody set and nothing will read."""
+def of_other_recipes(leaves: Leaves, root: type) -> Leaves:
+    """The keys under `runner` that only other recipes have, as in a file of a run that was saved before."""
+    recipe = leaves.get(("runner", "recipe"))
+    mine = RUNNERS.get(str(recipe.value), RunnerConfig) if recipe is not None else RunnerConfig
+    others = {path[0] for cls in RUNNERS.values() for path, _ in walk(cls)} - {path[0] for path, _ in walk(mine)}
+    return {path: leaf for path, leaf in leaves.items() if path[0] == "runner" and path[1:2] and path[1] in others}
+
+
+def without_effect(leaves: Leaves, recipe: str, root: type, elsewhere: Leaves) -> list[str]:
+    """One line for each key that somebody set and nothing will read. elsewhere: keys of other recipes."""
+    return _unread_by_others(elsewhere, recipe, root) + _without_effect(leaves, recipe, root)
+
+
+def _unread_by_others(elsewhere: Leaves, recipe: str, root: type) -> list[str]:
+    known = dict(walk(root))
+    lines = []
+    for path, leaf in elsewhere.items():
+        if path not in known:
+            raise unknown_key(dotted(path), str(leaf.origin), root)
+        check_leaf(path, leaf, known[path])
+        if _meant(leaf, known[path]):
+            owners = [name for name, cls in RUNNERS.items() if path[1:] in dict(walk(cls))]
+            acts = f"it acts only with runner.recipe={_either(owners)}, which is {recipe} here"
+            lines.append(f"{dotted(path)} ({leaf.origin}) has no effect: {acts}")
+    return lines
+
+
+def _without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
     known = dict(chosen_keys(root, leaves))
     chosen = {path: leaf for path, leaf in leaves.items() if _meant(leaf, known[path])}
     unread = {path: leaf for path, leaf in chosen.items() if not _is_read(path, RECIPES[recipe])}

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from referee.config import yamltext
-from referee.config.keys import nearest_word
+from referee.config.declare import nearest_word
 from referee.config.leaves import Origin
 from referee.config.yamltext import YAMLError, problem
 from referee.errors import ConfigError

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from referee.config.declare import key
+from referee.config.declare import Checked, key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiConfig:
+class ApiConfig(Checked):
     """A model behind an OpenAI-compatible server, in place of one in this process."""
 
     api_base: str | None = key(None, "its address, as http://127.0.0.1:8000/v1; null = the model computes here")
@@ -57,7 +57,7 @@ class ApiConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRewardConfig:
+class TextRewardConfig(Checked):
     """Rules that pay for text answers."""
 
     rule: str = key(

@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
 
@@ -94,10 +94,3 @@ def nearest_key(wrong: str, known: Iterable[str]) -> tuple[str, bool]:
 
     best = max(known, key=likeness)
     return best, likeness(best) >= 1.1
-
-
-def nearest_word(wrong: object, words: Iterable[object]) -> str | None:
-    """The word most like a wrong one, whatever its case."""
-    by_lower = {str(word).lower(): str(word) for word in words}
-    close = get_close_matches(str(wrong).lower(), by_lower, n=1, cutoff=0.5)
-    return by_lower[close[0]] if close else None

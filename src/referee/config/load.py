@@ -10,7 +10,7 @@ from referee.config.arm import with_serials
 from referee.config.batches import decide_batch
 from referee.config.cluster import several_rewards
 from referee.config.compose import compose
-from referee.config.effects import check_needs, without_effect
+from referee.config.effects import check_needs, of_other_recipes, without_effect
 from referee.config.endings import decide
 from referee.config.fine_tuning import decide_fine_tuning
 from referee.config.guides import imply
@@ -45,12 +45,15 @@ def load(
     composed = compose(start, overrides, Config)
     leaves = expand_sections(composed.leaves, Config)
     leaves = resolve(leaves, Config, only=TAGS)  # which keys exist depends on them
-    leaves = complete(leaves, Config)
-    leaves, meant, implied = imply(resolve(leaves, Config), composed.translated)
+    elsewhere = of_other_recipes(leaves, Config)
+    leaves = complete({path: leaf for path, leaf in leaves.items() if path not in elsewhere}, Config)
+    leaves = resolve(leaves | elsewhere, Config)  # one of ours may refer to one of theirs
+    elsewhere = {path: leaves.pop(path) for path in elsewhere}
+    leaves, meant, implied = imply(leaves, composed.translated)
     leaves = decide_fine_tuning(decide_batch(with_serials(decide(leaves))))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
-    notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config)
+    notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config, elsewhere)
     notices += several_rewards(config.cluster)
     sources = {dotted(path): str(leaf.origin) for path, leaf in leaves.items()}
     return Loaded(config, start.file.stem, sources, notices, composed.translated, tuple(implied))

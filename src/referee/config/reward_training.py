@@ -1,11 +1,11 @@
-"""Keys of a reward model that is trained: its net, its optimiser, its batches."""
+"""Keys of a reward model that is trained: its net, its optimiser, its batches, how long it learns."""
 # ruff: noqa: RUF009 -- key() makes a dataclasses.field; nothing mutable is shared
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from referee.config.declare import key
+from referee.config.declare import Checked, key
 
 ARCHITECTURES = (
     "resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnet10_small", "resnet18_small",
@@ -44,7 +44,7 @@ class BinaryClassifierConfig(ResNetModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardOptimConfig:
+class RewardOptimConfig(Checked):
     """The optimiser of a reward model."""
 
     optimizer: str = key("adamw", "which", choices=("adamw", "adam"))
@@ -56,7 +56,7 @@ class RewardOptimConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
+class AugmentConfig(Checked):
     """How far training images are changed; validation and use see images as they are."""
 
     random_shift: int = key(3, "largest shift in pixels; 0 = none", low=0)
@@ -64,13 +64,36 @@ class AugmentConfig:
     contrast: float = key(0.1, "the same for contrast", low=0, high=1)
     saturation: float = key(0.0, "the same for saturation", low=0, high=1)
 
+    @property
+    def colour(self) -> bool:
+        """Whether colours are changed."""
+        return bool(self.brightness or self.contrast or self.saturation)
+
+    def __bool__(self) -> bool:
+        """Whether images are changed at all."""
+        return bool(self.random_shift) or self.colour
+
 
 @dataclass(frozen=True, kw_only=True)
-class RewardActorConfig:
-    """Who learns a reward model, and how."""
+class EarlyStopConfig(Checked):
+    """When the training of a reward model ends before its last epoch."""
+
+    patience: int = key(0, "validations in a row without a better one; 0 = never stop early", low=0)
+    min_delta: float = key(0.0, "what counts as better", low=0, only_if="patience")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardNetConfig:
+    """What learns, and by which steps."""
 
     model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
     optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardBatchConfig(Checked):
+    """What one optimiser step takes, and which processes share it."""
+
     augment: AugmentConfig = key(AugmentConfig, "changes to training images")
     global_batch_size: int = key(64, "frames per step", low=1)
     micro_batch_size: int | None = key(None, "frames per forward pass; null = all of a process's share", low=1)
@@ -102,3 +125,43 @@ class RewardActorConfig:
         only_if="training_backend=ddp or training_backend=fsdp",
     )
     num_threads: int = key(0, "threads per process; 0 = the cores, shared out", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardActorConfig(RewardBatchConfig, RewardNetConfig):
+    """Who learns a reward model, and how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedConfig(Checked):
+    """What all that is drawn depends on."""
+
+    seed: int = key(0, "seed of everything that is drawn", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig(SeedConfig):
+    """How long a model is fitted, and what is written meanwhile."""
+
+    max_epochs: int | None = key(None, "passes over the frames; null = 5, or 10 where only a head learns", low=1)
+    val_check_interval: int = key(1, "epochs between validations", low=1)
+    save_interval: int = key(20, "epochs between checkpoints; 0 = only the last", low=0)
+    save_steps: int = key(0, "save every so many steps instead of epochs; 0 = by save_interval", low=0)
+    log_interval: int = key(10, "steps between lines of the log", low=1)
+    early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig:
+    """Where a run goes on from."""
+
+    resume_dir: str | None = key(None, "run or checkpoint to go on from; null = start")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveDirConfig:
+    """Where steps and best weights go."""
+
+    save_dir: str | None = key(
+        None, "where step_<n>/checkpoint.pt, reward_model_best.pt and best_model.pt go; null = steps in the run"
+    )

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from referee.config.arm import FrankaEnvConfig, RobotConfig
 from referee.config.cluster import ClusterConfig
-from referee.config.collection import DataCollectionConfig, LabellingConfig
-from referee.config.declare import REQUIRED, key
+from referee.config.collection import DataCollectionConfig
+from referee.config.datasets import DataConfig
+from referee.config.declare import REQUIRED, Checked, key
 from referee.config.gym import CustomEnvConfig, GymEnvConfig
 from referee.config.history import ApiConfig, TextRewardConfig
 from referee.config.learning import ActorConfig, AlgorithmConfig, PPOConfig
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.reward_training import ARCHITECTURES, RewardActorConfig
+from referee.config.runner import RUNNERS, AnyRunner
 from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMModelConfig
 
 
@@ -51,154 +53,7 @@ RECIPES: Mapping[str, Recipe] = {
     "collect_data": Recipe(reads=("runner", "env.eval", "robot", "cluster"), needs=("env.eval",)),
     "teleop": Recipe(reads=("runner", "env.eval", "robot", "cluster", *TELEOP_REWARD), needs=("env.eval",)),
 }
-AT_THE_ARM = "recipe=collect_labels or recipe=collect_data or recipe=teleop"
-LABELS = "recipe=collect_labels"
-FITS = "recipe=train_reward or recipe=train_vlm"
-TRAINS = f"recipe=train_policy or {FITS}"
 PAYS = "use_reward_model"
-RUN_TRAINS = "runner.recipe=train_policy or runner.recipe=train_reward or runner.recipe=train_vlm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggerConfig:
-    """Where a run writes."""
-
-    log_path: str | None = key(None, "directory of the run; null = <output_dir>/<timestamp>-<experiment_name>")
-    output_dir: str = key("logs", "where runs without a log_path go")
-    experiment_name: str | None = key(None, "name shown in logs; null = the preset's name")
-    project_name: str = key("referee", "project in W&B", only_if=RUN_TRAINS)
-    logger_backends: tuple[str, ...] = key(
-        ("tensorboard",),
-        "where metrics go besides metrics.jsonl; tensorboard by default where it is installed",
-        choices=("tensorboard", "wandb"),
-        only_if=RUN_TRAINS,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EarlyStopConfig:
-    """When the training of a reward model ends before its last epoch."""
-
-    patience: int = key(0, "validations in a row without a better one; 0 = never stop early", low=0)
-    min_delta: float = key(0.0, "what counts as better", low=0, only_if="patience")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackgroundConfig:
-    """Environments that go on in a process of their own while the policy learns, and never wait for it."""
-
-    enabled: bool = key(False, "act, judge and learn side by side; for SAC and RLPD")
-    publish_interval: int = key(20, "updates between new weights for those who act", low=1, only_if="enabled")
-    max_lag: int = key(
-        2000, "environment steps that may wait to be judged and remembered; beyond, they do wait", low=1,
-        only_if="enabled",
-    )  # fmt: skip
-    pace: float | None = key(
-        None, "steps per second of each environment, as on an arm; null = as fast as it goes", low=0.01,
-        only_if="enabled",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerConfig:
-    """What `referee run` starts, and for how long."""
-
-    recipe: str = key(REQUIRED, "the runner to start", choices=tuple(RECIPES))
-    seed: int = key(0, "seed of everything that is drawn", low=0)
-    policy: str = key(
-        "expert",
-        "who acts: a scripted expert, uniform noise, a person at the arm, or module:function of your own",
-        choices=("expert", "random", "person"),
-        attribute=True,
-        only_if=f"recipe=evaluate or {AT_THE_ARM}",
-    )
-    expert_noise: float = key(0.0, "standard deviation added to the actions", low=0, only_if="policy!=random")
-    expert_miss: float = key(
-        0.0,
-        "metres by which every second episode of the scripted expert aims beside its goal, at most: near misses",
-        low=0,
-        only_if="policy=expert",
-    )
-    num_episodes: int = key(64, "episodes to run", low=1, only_if="recipe=evaluate or recipe=demo")
-    film: bool = key(
-        True, "write a film of some episodes", only_if="recipe=evaluate or recipe=demo or recipe=train_policy"
-    )
-    film_episodes: int = key(4, "episodes in the film", low=1, only_if="film")
-    max_steps: int = key(
-        1_000_000, "environment steps after which it ends", low=1,
-        only_if=f"recipe=train_policy or recipe=demo or {AT_THE_ARM}",
-    )  # fmt: skip
-    max_minutes: float | None = key(
-        None, "stop after so many minutes of training; null = never", low=0, only_if="recipe=train_policy"
-    )
-    eval_interval: int = key(10, "iterations between evaluations", low=1, only_if="recipe=train_policy")
-    eval_episodes: int = key(256, "episodes of each evaluation; 0 = none", low=0, only_if="recipe=train_policy")
-    target_success: float | None = key(
-        None,
-        "stop once an evaluation ends in so much success; null = never",
-        low=0,
-        high=1,
-        only_if="recipe=train_policy",
-    )
-    save_interval: int = key(20, "iterations (epochs of a reward model) between checkpoints", low=1, only_if=TRAINS)
-    keep_every: int | None = key(
-        None,
-        "keep each checkpoint of so many iterations; null = only last and best",
-        low=1,
-        only_if="recipe=train_policy",
-    )
-    resume_dir: str | None = key(
-        None, "run or checkpoint to go on from; null = start",
-        only_if=f"{TRAINS} or recipe=collect_labels or recipe=collect_data",
-    )  # fmt: skip
-    max_epochs: int | None = key(
-        None,
-        "passes over the frames; null = 5, or 10 where only a head learns",
-        low=1,
-        only_if=FITS,
-    )
-    val_check_interval: int = key(1, "epochs between validations", low=1, only_if=FITS)
-    save_steps: int = key(0, "save every so many steps instead of epochs; 0 = by save_interval", low=0, only_if=FITS)
-    log_interval: int = key(10, "steps between lines of the log", low=1, only_if=FITS)
-    early_stop: EarlyStopConfig = key(EarlyStopConfig, "when to give up", only_if=FITS)
-    save_dir: str | None = key(
-        None,
-        "where step_<n>/checkpoint.pt, reward_model_best.pt and best_model.pt go; null = steps in the run",
-        only_if="recipe=train_reward",
-    )
-    target_episode_fpr: float = key(
-        0.01,
-        "share of failing episodes that may be paid: threshold and gate are chosen for it",
-        low=0.0001,
-        high=0.5,
-        only_if="recipe=train_reward",
-    )
-    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
-    imports: tuple[str, ...] = key(
-        (), "modules of yours to import first, as those that register input builders; looked for here, too", single=True
-    )
-    background: BackgroundConfig = key(BackgroundConfig, "act and learn side by side", only_if="recipe=train_policy")
-    num_success_frames: int = key(50, "frames to be labelled success", low=1, only_if=LABELS)
-    num_fail_frames: int = key(150, "frames to be labelled fail; it ends when there are enough of both", low=1,
-                               only_if=LABELS)  # fmt: skip
-    val_split: float = key(
-        0.2, "share of the frames, or episodes, for validation; 0 = none", low=0, high=0.9, only_if=LABELS
-    )
-    fail_success_ratio: float = key(2.0, "failures kept per success in training; 0 = all", low=0, only_if=LABELS)
-    random_seed: int = key(42, "of the split and of which failures are kept", low=0, only_if=LABELS)
-    labelling: LabellingConfig = key(LabellingConfig, "how keys label", only_if=LABELS)
-    num_data_episodes: int = key(20, "episodes to record", low=1, only_if="recipe=collect_data")
-    pace: float | None = key(
-        None, "steps per second, for a simulation; null = as the environment steps", low=0.1, only_if=AT_THE_ARM
-    )
-    live_view: str | None = key(
-        None, "Rerun: a .rrd file to fill, `spawn` to open a viewer, or the address of one; null = none",
-        only_if="recipe=teleop",
-    )  # fmt: skip
-    show_latency: bool = key(
-        False, "a column with the milliseconds from a frame to its verdict", only_if="recipe=teleop"
-    )
-    logger: LoggerConfig = key(LoggerConfig, "where the run writes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +149,18 @@ class AlarmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefineConfig:
+class RefineRoundsConfig(Checked):
+    """How much is asked, and how it is learned."""
+
+    budget: int = key(480, "frames that are asked about, in all; 0 = nobody is asked", low=0, only_if="enabled")
+    ask: int = key(24, "of them, in one round", low=2, only_if="enabled")
+    steps: int = key(80, "optimiser steps of a retraining", low=1, only_if="enabled")
+    lr: float = key(1e-3, "learning rate of a retraining", low=0, only_if="enabled")
+    seconds_per_label: float = key(2.0, "what an answer costs a person, for the account", low=0, only_if="enabled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefineConfig(RefineRoundsConfig):
     """Refinement: some judged frames are asked about, and the model learns from the answers while the policy does."""
 
     enabled: bool = key(False, "ask, learn, and let the better model pay")
@@ -304,18 +170,13 @@ class RefineConfig:
         choices=("truth", "terminal", "log"),
         only_if="enabled",
     )
-    budget: int = key(480, "frames that are asked about, in all; 0 = nobody is asked", low=0, only_if="enabled")
-    ask: int = key(24, "of them, in one round", low=2, only_if="enabled")
     interval: int = key(5, "iterations between rounds", low=1, only_if="enabled")
-    steps: int = key(80, "optimiser steps of a retraining", low=1, only_if="enabled")
-    lr: float = key(1e-3, "learning rate of a retraining", low=0, only_if="enabled")
     mine: int = key(
         0, "frames of the policy's first steps, which are taken as failures before it learns", low=0, only_if="enabled"
     )
     data: str | None = key(
         None, "folder with the train.pt and val.pt of the model; null = those that it names", only_if="enabled"
     )
-    seconds_per_label: float = key(2.0, "what an answer costs a person, for the account", low=0, only_if="enabled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,35 +250,10 @@ class RewardConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """What a reward model learns from: data_path, or train_data_paths, or positive_dir and negative_dir."""
-
-    data_path: str | None = key(None, "folder with train.pt and val.pt, an episode store, or any format of episodes")
-    train_data_paths: tuple[str, ...] | None = key(None, "files of frames, as train.pt", single=True)
-    val_data_paths: tuple[str, ...] | None = key(
-        None, "the same for validation; null = none", single=True, only_if="train_data_paths"
-    )
-    positive_dir: str | None = key(None, ".npy trajectories with a success")
-    negative_dir: str | None = key(None, "those without", only_if="positive_dir")
-    cameras: tuple[str, ...] | None = key(None, "views to look at, the main one first; null = all", single=True)
-    val_split: float = key(
-        0.2, "share of the episodes for validation; 0 = none", low=0, high=0.9, only_if="data_path or positive_dir"
-    )
-    num_samples_per_episode: int = key(
-        0, "frames of an episode, evenly spaced; 0 = all", low=0, only_if="data_path or positive_dir"
-    )
-    fail_success_ratio: float = key(
-        0.0, "failures kept per success; 0 = all", low=0, only_if="data_path or positive_dir"
-    )
-    split_seed: int = key(42, "of the split into training and validation", low=0)
-    debug_save_dir: str | None = key(None, "write some frames there, by label and by verdict; null = none")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """The whole configuration."""
 
-    runner: RunnerConfig = key(REQUIRED, "what to run")
+    runner: AnyRunner = key(REQUIRED, "what to run", by=("runner.recipe", RUNNERS))
     env: EnvSection = key(EnvSection, "where to run it")
     robot: RobotConfig = key(
         RobotConfig, "the arm that env.train and env.eval share (their own robot.* beats it)",

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from referee.config.declare import Key
-from referee.config.keys import Spec, is_required, known_keys, nearest_key, nearest_word, specs, walk
+from referee.config.declare import bounds, nearest_word
+from referee.config.keys import Spec, is_required, known_keys, nearest_key, specs, walk
 from referee.config.leaves import DEFAULT, Leaf, Leaves, Path, dotted, names_below, under
 from referee.errors import ConfigError
 
@@ -179,6 +179,12 @@ def _to(spec: Spec) -> str:
     return f"to {NAMES[spec.scalar]}: {spec.key.help}"
 
 
+def check_leaf(path: Path, leaf: Leaf, spec: Spec) -> None:
+    """Refuse a value that a key cannot have."""
+    if not spec.classes:
+        _checked(path, leaf, spec)
+
+
 def _checked(path: Path, leaf: Leaf, spec: Spec) -> Any:
     if leaf.value is None and spec.optional:
         return None
@@ -210,14 +216,8 @@ def _checked_scalar(path: Path, leaf: Leaf, spec: Spec) -> Any:
     if key.choices is not None and value not in key.choices and not named:
         raise _not_among(path, leaf, key.choices)
     if (key.low is not None and value < key.low) or (key.high is not None and value > key.high):
-        raise _wrong(path, leaf, f"must be {_bounds(key)}")
+        raise _wrong(path, leaf, f"must be {bounds(key)}")
     return value
-
-
-def _bounds(key: Key) -> str:
-    if key.high is None:
-        return f"at least {key.low}"
-    return f"at most {key.high}" if key.low is None else f"between {key.low} and {key.high}"
 
 
 def _typed(path: Path, leaf: Leaf, spec: Spec) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from referee import files
+from referee.config.datasets import FrameConfig
 from referee.datasets.payload import PayloadWriter
 from referee.datasets.source import left_out, rereadable, resolve
 from referee.datasets.split import GAP, Piece, Split, frame_hashes, order_key, sample_evenly, split
@@ -25,31 +26,6 @@ _log = logging.getLogger(__name__)
 
 
 WITHOUT = "go without validation: --val-split 0 (in a configuration data.val_split=0 or runner.val_split=0)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrameOptions:
-    """How frames are chosen."""
-
-    fail_success_ratio: float = 0.0
-    """Failures kept for each success in training; 0 keeps all. Validation keeps the base rate that was recorded."""
-    num_samples_per_episode: int = 0
-    """Labelled frames of each episode, evenly spaced with the last one kept; 0 takes all."""
-    val_split: float = 0.2
-    """Share of the episodes for validation; 0 = none, all frames are for training."""
-    seed: int = 42
-    cameras: tuple[str, ...] = ("main_images",)
-    """Names of the views, the main one first."""
-    gap: int = GAP
-    """Frames left out around the validation stretch where there is only one episode."""
-    stretches: bool = False
-    """Cut few episodes into stretches where they cannot be shared out whole; see `split`."""
-
-    def __post_init__(self) -> None:
-        if self.fail_success_ratio < 0 or self.num_samples_per_episode < 0 or self.gap < 0:
-            raise RefereeError("fail_success_ratio, num_samples_per_episode and gap cannot be negative")
-        if not self.cameras:
-            raise RefereeError("cameras: name at least one")
 
 
 @dataclass(frozen=True)
@@ -94,8 +70,11 @@ class FramesSummary:
 def build_frames(
     source: EpisodeStore | Iterable[Episode],
     output_dir: Path | str,
-    options: FrameOptions | None = None,
+    config: FrameConfig | None = None,
     *,
+    cameras: tuple[str, ...] = ("main_images",),
+    gap: int = GAP,
+    stretches: bool = False,
     labels: LabelLog | None = None,
     name: str = "",
 ) -> FramesSummary:
@@ -103,11 +82,20 @@ def build_frames(
 
     Never more than one episode is in memory.
 
+    Validation keeps the base rate that was recorded.
+
     source: read twice; an iterator that can be read only once is kept on disk in between.
+    cameras: names of the views, the main one first.
+    gap: frames left out around the validation stretch where there is only one episode.
+    stretches: cut few episodes into stretches where they cannot be shared out whole; see `split`.
     labels: words beside the recorded truth; a store's own log unless another is given.
     name: what the metadata call the source; a store's folder unless given.
     """
-    options = options or FrameOptions()
+    config = config or FrameConfig()
+    if gap < 0:
+        raise RefereeError(f"gap is {gap}, but it cannot be negative")
+    if not cameras:
+        raise RefereeError("cameras: name at least one")
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(source, EpisodeStore):
@@ -122,18 +110,18 @@ def build_frames(
             summaries.append(sanity.Summary.of(episode, found))
             counts += [(found == value).sum() for value in (SUCCESS, FAILURE, UNKNOWN)]
             held += int((held_frames(episode) & (found == UNKNOWN)).sum())
-            hashes = frame_hashes(episode.view(options.cameras[0]))
-            whole.append(Piece(episode.meta.id, _sampled(found, options.num_samples_per_episode), hashes))
+            hashes = frame_hashes(episode.view(cameras[0]))
+            whole.append(Piece(episode.meta.id, _sampled(found, config.num_samples_per_episode), hashes))
         if not whole:
             raise RefereeError(f"{name or 'the source'} holds no episodes")
         suspicions = [*lost, *health.picture_warnings(), *sanity.warnings(summaries)]
         for line in suspicions:
             _log.warning("%s", line)
-        sides = split(whole, val_split=options.val_split, seed=options.seed, gap=options.gap,
-                      stretches=options.stretches, without=WITHOUT)  # fmt: skip
-        sides = replace(sides, train=_with_fewer_failures(sides.train, options.fail_success_ratio, options.seed))
-        metadata = _metadata(name, options, counts, sides)
-        train, val = _write(episodes(), folder, sides, options.cameras, metadata)
+        sides = split(whole, val_split=config.val_split, seed=config.split_seed, gap=gap, stretches=stretches,
+                      without=WITHOUT)  # fmt: skip
+        sides = replace(sides, train=_with_fewer_failures(sides.train, config.fail_success_ratio, config.split_seed))
+        metadata = _metadata(name, config, counts, sides)
+        train, val = _write(episodes(), folder, sides, cameras, metadata)
     return FramesSummary(train, val, int(counts[0]), int(counts[1]), int(counts[2]), held, tuple(suspicions))
 
 
@@ -170,12 +158,12 @@ def _with_fewer_failures(pieces: tuple[Piece, ...], ratio: float, seed: int) -> 
     )
 
 
-def _metadata(name: str, options: FrameOptions, counts: np.ndarray, sides: Split) -> dict[str, Any]:
+def _metadata(name: str, config: FrameConfig, counts: np.ndarray, sides: Split) -> dict[str, Any]:
     used = [sum(int((piece.labels >= 0).sum()) for piece in side) for side in (sides.train, sides.val)]
     return {
-        "source": name, "fail_success_ratio": options.fail_success_ratio,
-        "num_samples_per_episode": options.num_samples_per_episode, "val_split": options.val_split,
-        "random_seed": options.seed, "num_success_frames": int(counts[0]), "num_fail_frames": int(counts[1]),
+        "source": name, "fail_success_ratio": config.fail_success_ratio,
+        "num_samples_per_episode": config.num_samples_per_episode, "val_split": config.val_split,
+        "random_seed": config.split_seed, "num_success_frames": int(counts[0]), "num_fail_frames": int(counts[1]),
         "num_unlabelled_frames": int(counts[2]), "num_train_samples": used[0], "num_val_samples": used[1],
     }  # fmt: skip
 

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from referee import checksums, files
+from referee.config.datasets import WindowConfig
 from referee.datasets.source import left_out, rereadable, resolve
 from referee.datasets.split import Piece, assert_no_leak, frame_hashes, order_key, sample_evenly, split
 from referee.episodes import Episode, EpisodeStore
@@ -69,48 +71,6 @@ def trends(progress: np.ndarray, bounds: np.ndarray, delta_threshold: float) -> 
     return change, [str(name) for name in names]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowOptions:
-    """How windows are cut, named and chosen."""
-
-    window_size: int = 5
-    """States from the first frame to the last, both counted."""
-    keep_frames: int = 0
-    """Frames of a window that are written, evenly spaced with both ends; 0 = all. Long windows of few frames teach a
-    small model what comes closer before it must see it in short ones."""
-    stride: int = 1
-    tail: str = "drop"
-    """See `windows`."""
-    delta_threshold: float = 0.05
-    """A smaller change of progress is unclear."""
-    tail_unclear_ratio: float = 0.0
-    """The last windows of each episode that are called unclear whatever happens in them, as a share."""
-    discount: float = 0.97
-    """Of the success to go, which is the progress where none was recorded."""
-    num_samples_per_episode: int = 0
-    """Windows of each episode, evenly spaced with the last one kept; 0 takes all."""
-    val_split: float = 0.2
-    balance: bool = True
-    """As many training windows of each label as of the rarest. Validation keeps what was recorded."""
-    reverse_positives: bool = False
-    """Add each positive training window once more, played backwards, as a negative one."""
-    seed: int = 42
-    task: str = ""
-    """In words, for episodes that do not say it themselves."""
-
-    def __post_init__(self) -> None:
-        if self.window_size < 2:
-            raise RefereeError(f"window_size is {self.window_size}, but there is no trend in less than 2 frames")
-        if self.keep_frames and not 2 <= self.keep_frames <= self.window_size:
-            raise RefereeError(
-                f"keep_frames is {self.keep_frames}: it must be 0, or 2 to window_size ({self.window_size})"
-            )
-        if self.stride < 1 or self.num_samples_per_episode < 0 or self.tail not in TAILS:
-            raise RefereeError(f"stride must be at least 1, and tail one of {', '.join(TAILS)}")
-        if not (self.delta_threshold >= 0 and 0 <= self.tail_unclear_ratio <= 1 and 0 < self.discount <= 1):
-            raise RefereeError("delta_threshold, tail_unclear_ratio or discount is out of range")
-
-
 @dataclass(frozen=True)
 class Window:
     """One sample: frames [start, stop) of an episode, and the trend in them."""
@@ -148,7 +108,7 @@ class WindowsSummary:
 def build_windows(
     source: EpisodeStore | Iterable[Episode],
     output_dir: Path | str,
-    options: WindowOptions | None = None,
+    config: WindowConfig | None = None,
     *,
     labels: LabelLog | None = None,
     name: str = "",
@@ -157,7 +117,7 @@ def build_windows(
 
     The folder appears when all of it is there; one that this function wrote before is replaced.
     """
-    options = options or WindowOptions()
+    config = config or WindowConfig()
     root = Path(output_dir)
     if root.exists() and not (root / INFO).exists() and (not root.is_dir() or any(root.iterdir())):
         raise RefereeError(f"{root} holds something else than a window dataset: choose another folder")
@@ -179,69 +139,74 @@ def build_windows(
             resolved = resolve(episode, labels)
             summaries.append(sanity.Summary.of(episode, resolved))
             health.look(episode)
-            found[episode.meta.id] = label_windows(episode, resolved, options)
+            found[episode.meta.id] = label_windows(episode, resolved, config)
             frames[episode.meta.id] = Piece(episode.meta.id, resolved, frame_hashes(episode.view("main_images")))
-        _check_length([len(piece.labels) for piece in frames.values()], options)
+        _check_length([len(piece.labels) for piece in frames.values()], config)
         suspicions = [*lost, *health.picture_warnings(), *sanity.warnings(summaries)]
         for line in suspicions:
             _log.warning("%s", line)
-        sides = _split(found, frames, options)
-        sides["train"] = _balanced(sides["train"], options)
+        sides = _split(found, frames, config)
+        sides["train"] = _balanced(sides["train"], config)
         built = temporary / "dataset"
-        _write(episodes(), built, sides, options)
+        _write(episodes(), built, sides, config)
         counts = {side: dict.fromkeys(LABELS, 0) | Counter(w.label for w in sides[side]) for side in sides}
         ids = {side: sorted({window.episode for window in sides[side]}) for side in sides}
         checksums.write_json(
             built / INFO,
-            {"version": FORMAT, "source": name, **asdict(options), "label_counts": counts, "episodes": ids},
+            {"version": FORMAT, "source": name, **_settings(config), "label_counts": counts, "episodes": ids},
         )
         _replace(built, root, temporary / "old")
     return WindowsSummary(root, counts["train"], counts["eval"], tuple(suspicions))
 
 
-def _check_length(states: Sequence[int], options: WindowOptions) -> None:
+def _settings(config: WindowConfig) -> dict[str, Any]:
+    """Under the names of the format, in which the seed of the split is the only one."""
+    return {"seed" if name == "split_seed" else name: value for name, value in asdict(config).items()}
+
+
+def _check_length(states: Sequence[int], config: WindowConfig) -> None:
     """Refuse windows that no episode is long enough for. states: of each episode."""
-    if states and max(states) < options.window_size and options.tail != "short":
+    if states and max(states) < config.window_size and config.tail != "short":
         raise RefereeError(
-            f"window_size is {options.window_size}, but the longest episode has {max(states)} states: lower it"
+            f"window_size is {config.window_size}, but the longest episode has {max(states)} states: lower it"
         )
 
 
-def label_windows(episode: Episode, labels: np.ndarray, options: WindowOptions) -> list[Window]:
+def label_windows(episode: Episode, labels: np.ndarray, config: WindowConfig) -> list[Window]:
     """The windows of one episode; none where nobody knows about progress or success."""
     progress, origin = episode.signals.get(PROGRESS), "recorded"
     if progress is None and (labels < 0).all():
         return []
     if progress is None:
-        progress, origin = success_to_go(labels == SUCCESS, options.discount), "success"
+        progress, origin = success_to_go(labels == SUCCESS, config.discount), "success"
     if progress.ndim != 1 or not np.isfinite(progress).all():
         raise RefereeError(f"episode {episode.meta.id}: signal {PROGRESS} must be one finite number for each state")
-    bounds = windows(len(progress), options.window_size, options.stride, tail=options.tail)
+    bounds = windows(len(progress), config.window_size, config.stride, tail=config.tail)
     bounds = bounds[bounds[:, 1] - bounds[:, 0] > 1]  # one frame has no trend
-    changes, names = trends(progress, bounds, options.delta_threshold)
-    clear = int(len(bounds) * (1 - options.tail_unclear_ratio))
+    changes, names = trends(progress, bounds, config.delta_threshold)
+    clear = int(len(bounds) * (1 - config.tail_unclear_ratio))
     names[clear:] = [UNCLEAR] * len(names[clear:])
     return [
         Window(
             episode.meta.id, start, stop, names[i], float(changes[i]), origin,
-            frames=min(options.keep_frames or stop - start, stop - start),
+            frames=min(config.keep_frames or stop - start, stop - start),
         )
-        for i in sample_evenly(len(bounds), options.num_samples_per_episode)
+        for i in sample_evenly(len(bounds), config.num_samples_per_episode)
         for start, stop in [bounds[i].tolist()]
     ]  # fmt: skip
 
 
-def _split(found: dict[str, list[Window]], frames: dict[str, Piece], options: WindowOptions) -> dict[str, list[Window]]:
+def _split(found: dict[str, list[Window]], frames: dict[str, Piece], config: WindowConfig) -> dict[str, list[Window]]:
     """Windows of each side; windows of a single episode that share a frame are kept apart."""
     none = np.empty(0, np.uint64)
     pieces = [
         Piece(id, np.array([window.label == POSITIVE for window in mine], np.int8), none) for id, mine in found.items()
     ]
-    gap = -(-options.window_size // options.stride)
+    gap = -(-config.window_size // config.stride)
     sides = split(
         pieces,
-        val_split=options.val_split,
-        seed=options.seed,
+        val_split=config.val_split,
+        seed=config.split_seed,
         gap=gap,
         words=("positive window", "window that is not positive"),
     )
@@ -258,15 +223,15 @@ def _split(found: dict[str, list[Window]], frames: dict[str, Piece], options: Wi
     }
 
 
-def _balanced(found: list[Window], options: WindowOptions) -> list[Window]:
+def _balanced(found: list[Window], config: WindowConfig) -> list[Window]:
     """Training windows with the reversed ones added, and with as many of each label as of the rarest."""
-    if options.reverse_positives:
+    if config.reverse_positives:
         positive = [window for window in found if window.label == POSITIVE]
         found = found + [replace(w, label=REVERSED[w.label], change=-w.change, reversed=True) for w in positive]
-    if not options.balance:
+    if not config.balance:
         return found
     fewest = min(Counter(window.label for window in found).values())
-    drawn = sorted(found, key=lambda w: order_key(options.seed, f"{w.episode}:{w.start}:{w.stop}:{w.reversed}"))
+    drawn = sorted(found, key=lambda w: order_key(config.split_seed, f"{w.episode}:{w.start}:{w.stop}:{w.reversed}"))
     kept: Counter[str] = Counter()
     chosen = set()
     for window in drawn:
@@ -276,7 +241,7 @@ def _balanced(found: list[Window], options: WindowOptions) -> list[Window]:
     return [window for window in found if window in chosen]
 
 
-def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Window]], options: WindowOptions) -> None:
+def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Window]], config: WindowConfig) -> None:
     wanted: dict[str, list[tuple[str, Window]]] = {}
     for side, found in sides.items():
         (built / side / "pkl").mkdir(parents=True)
@@ -286,7 +251,7 @@ def _write(episodes: Iterator[Episode], built: Path, sides: dict[str, list[Windo
     for episode in episodes:
         for side, window in wanted.get(episode.meta.id, ()):
             path = Path(side, "pkl", f"{len(rows[side]):06d}_{window.label}.pkl")
-            task = episode.meta.description or options.task or episode.meta.task
+            task = episode.meta.description or config.task or episode.meta.task
             data = pickle.dumps({"task": task, **asdict(window), **window_images(episode, window)}, protocol=4)
             (built / path).write_bytes(data)
             row = {"pkl_path": str(path), "task": task, "answer": window.label, **asdict(window)}

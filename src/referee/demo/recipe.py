@@ -16,6 +16,7 @@ from rich.table import Table
 from referee.audit import words
 from referee.audit.words import percent
 from referee.config import Config, Loaded, PandaEnvConfig, load
+from referee.config.datasets import DataConfig
 from referee.demo.ablation_runs import (
     QUIET,
     WEAK,
@@ -47,12 +48,12 @@ from referee.runners.sheet import task_sheet
 from referee.runners.train_reward import train_and_calibrate
 from referee.runners.training import Training
 from referee.sim.scene import CONTROL_HZ
-from referee.training.data import DataOptions
+from referee.training.options import FitOptions
 from referee.training.recipe import TrainOptions
 
 REPORT = "report.html"
 SHORT = {"pick": "PickCube", "push": "PushCube", "peg": "PegInsertion"}
-DATA_SEED, FRESH_SEED, JUDGE_SEED = 7, 100_007, 3_000_000
+DATA_SEED, FRESH_SEED, JUDGE_SEED, FIT_SEED = 7, 100_007, 3_000_000, 42
 EPISODES = 256
 """Of each evaluation at the end."""
 FILM_PIXELS = 180
@@ -102,7 +103,8 @@ def demo(loaded: Loaded) -> None:
         say(f"{len(store)} episodes of a scripted expert that stumbles; {wins} of them end in success.")
         episodes.view(folder / "episodes", folder / "episodes.png")
     with stages.stage("Dataset and training") as say:
-        options = TrainOptions(data=DataOptions(data_path=folder / "episodes"), output=folder / "reward")
+        data = DataConfig(data_path=str(folder / "episodes"))
+        options = TrainOptions(data=data, output=folder / "reward", fit=FitOptions(seed=FIT_SEED, save_interval=0))
         with console.status("training"):
             artifact = train_and_calibrate(options, QUIET, target=0.05).folder
         frozen = Artifact.load(artifact)

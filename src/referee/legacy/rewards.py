@@ -23,9 +23,8 @@ from referee.legacy.models import state_of
 from referee.models.packed import Packed
 from referee.rewards import RewardManager as Manager
 from referee.rewards import RewardOptions
-from referee.rewards.text import TextOptions
 from referee.runners.environments import open_model
-from referee.runners.train_reward import options_of, train_placed
+from referee.runners.train_reward import job_of, train_placed
 from referee.runtime import Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.training import checkpoint
 from referee.training.recipe import check_paths
@@ -71,7 +70,7 @@ class ConfiguredRewardWorker:
     def init_worker(self) -> None:
         """Load the model; or, for training, check that there is something to learn from."""
         if self._trains:
-            check_paths(options_of(self._loaded.config, Path("run")))
+            check_paths(job_of(self._loaded.config, Path("run")))
         else:
             self._manager = RewardManager(self._loaded)
 
@@ -209,7 +208,7 @@ class RewardWorker(ModelRewardWorker):
         if not trains(first):
             config = loaded_of(first, "train_policy", SCORES).config
             if config.runner.task_type == "text":
-                return TextRewardWorker(TextOptions(**vars(config.reward.text)))
+                return TextRewardWorker(config.reward.text)
         return ConfiguredRewardWorker(first)
 
     @staticmethod

@@ -69,40 +69,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def options_of(arguments: argparse.Namespace) -> TrainOptions:
-    """The options of a training, from the arguments."""
+def job_of(arguments: argparse.Namespace) -> TrainOptions:
+    """The training that the arguments describe."""
+    from referee.config.datasets import DataConfig
+    from referee.config.reward_training import BinaryClassifierConfig
     from referee.models.spec import square
-    from referee.training.data import DataOptions
+    from referee.training.described import spec_fields
     from referee.training.options import FitOptions
     from referee.training.recipe import TrainOptions
 
-    output = arguments.output_checkpoint
+    output, encoder = arguments.output_checkpoint, arguments.pretrained_encoder_path
+    model = BinaryClassifierConfig(
+        arch=arguments.backbone,
+        width=arguments.width,
+        image_size=square(arguments.image_size),
+        hidden_dim=arguments.hidden_dim,
+        num_spatial_blocks=arguments.num_spatial_blocks,
+        freeze_encoder=not arguments.train_encoder,
+    )
     return TrainOptions(
-        data=DataOptions(
-            positive_dir=arguments.positive_dir,
-            negative_dir=arguments.negative_dir,
+        data=DataConfig(
+            positive_dir=str(arguments.positive_dir),
+            negative_dir=str(arguments.negative_dir),
             cameras=(arguments.image_key,),
             val_split=arguments.val_split,
-            seed=arguments.seed,
+            split_seed=arguments.seed,
         ),
         output=arguments.log_path or output.with_suffix(""),
-        model={
-            "model_type": "binary_classifier",
-            "arch": arguments.backbone,
-            **({} if arguments.width is None else {"width": arguments.width}),
-            "image_size": square(arguments.image_size),
-            "cameras": (arguments.image_key,),
-            "hidden_dim": arguments.hidden_dim,
-            "num_spatial_blocks": arguments.num_spatial_blocks,
-            "freeze_encoder": not arguments.train_encoder,
-        },
-        pretrained=arguments.pretrained_encoder_path,
+        model={**spec_fields(model), "cameras": (arguments.image_key,), "pretrained": encoder},
         fit=FitOptions(
             optimizer="adam",
             lr=arguments.lr,
             weight_decay=0.0,
             global_batch_size=arguments.batch_size,
             max_epochs=arguments.epochs,
+            save_interval=0,
             best_metric=arguments.best_metric if arguments.val_split else "train_accuracy",
             seed=arguments.seed,
         ),
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace, console: Console) -> None:
     from referee.training.debug import save_positives
     from referee.training.recipe import check_paths
 
-    options = options_of(arguments)
+    options = job_of(arguments)
     check_paths(options)
     if (options.output / RESULT).exists() or (options.output / "checkpoints").exists():  # as RLinf's script does
         console.print(f"note: the earlier training in {options.output} is replaced", highlight=False, soft_wrap=True)

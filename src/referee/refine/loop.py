@@ -11,6 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from referee import checksums, files, plain
+from referee.config.declare import key
+from referee.config.reward_training import SeedConfig
+from referee.config.schema import RefineRoundsConfig
 from referee.errors import RefereeError
 from referee.labels.log import FAILURE, SUCCESS, UNKNOWN
 from referee.metrics.calibration import probability
@@ -35,24 +38,14 @@ ROUNDS, VERSIONS, BOOK = "rounds.jsonl", "versions", "asked"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefineOptions:
-    """How much is asked, and how it is learned."""
+class RefineOptions(RefineRoundsConfig, SeedConfig):
+    """How much is asked, and how it is learned: keys of `reward.refine` with a seed, and threads of a retraining."""
 
-    budget: int = 480
-    """Frames that somebody is asked about, in all; 0 = nobody is."""
-    ask: int = 24
-    """Of them, in one round."""
-    steps: int = 80
-    """Optimiser steps of a retraining."""
-    lr: float = 1e-3
-    seconds_per_label: float = 2.0
-    """What an answer costs a person, for the account."""
-    seed: int = 0
-    threads: int = 0
-    """Of a retraining; 0 = the cores."""
+    threads: int = key(0, "of a retraining; 0 = the cores", low=0)
 
     def __post_init__(self) -> None:
-        if self.ask < 2 or self.budget < 0 or 0 < self.budget < self.ask:
+        super().__post_init__()
+        if 0 < self.budget < self.ask:
             raise RefereeError(
                 f"refining asks about 2 frames or more, within its budget: not {self.ask} of {self.budget}"
             )

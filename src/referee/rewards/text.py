@@ -7,12 +7,11 @@ import math
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from referee.config.keys import nearest_word
+from referee.config.history import TextRewardConfig
 from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.contract import Verdict
@@ -27,31 +26,14 @@ SECONDS = 30
 """For one comparison; what takes longer is not equal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """How texts are paid, as plain values; the names are those of the keys under `reward.text`."""
-
-    rule: str = "exact"
-    success_reward: float = 1.0
-    fail_reward: float = 0.0
-    tolerance: float = 1e-6
-    """Of `numeric`: largest error, relative to the reference where that is more than 1."""
-
-    def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            near = nearest_word(self.rule, RULES)
-            hint = f"did you mean {near}?" if near else f"use {', '.join(RULES)}"
-            raise RefereeError(f"reward.text.rule={self.rule} is unknown: {hint}")
-
-
-def judge_texts(answers: Sequence[str], references: Sequence[str], options: TextOptions) -> Verdict:
+def judge_texts(answers: Sequence[str], references: Sequence[str], config: TextRewardConfig) -> Verdict:
     """What the rule says of n answers: success, and as score what it pays; there is no probability."""
     if len(answers) != len(references):
         raise RefereeError(f"{len(answers)} answers cannot be compared with {len(references)} references")
-    rule = RULES[options.rule]
-    right = [rule(answer, reference, options) for answer, reference in zip(answers, references, strict=True)]
+    rule = RULES[config.rule]
+    right = [rule(answer, reference, config) for answer, reference in zip(answers, references, strict=True)]
     success = np.array(right, bool)
-    score = np.where(success, options.success_reward, options.fail_reward).astype(np.float32)
+    score = np.where(success, config.success_reward, config.fail_reward).astype(np.float32)
     return Verdict(score, None, success)
 
 
@@ -82,21 +64,21 @@ def last_number(text: str) -> float | None:
     return (value / 100 if percent else value) if math.isfinite(value) else None
 
 
-def exact(answer: str, reference: str, options: TextOptions) -> bool:
+def exact(answer: str, reference: str, config: TextRewardConfig) -> bool:
     """The same text, but for space around and between words."""
     return final_answer(answer).split() == final_answer(reference).split()
 
 
-def numeric(answer: str, reference: str, options: TextOptions) -> bool:
+def numeric(answer: str, reference: str, config: TextRewardConfig) -> bool:
     """The same number: the last one of each."""
     wanted = last_number(final_answer(reference))
     if wanted is None:
         raise RefereeError(f"reference {reference[:200]!r} holds no number: use another rule, or repair it")
     found = last_number(final_answer(answer))
-    return found is not None and math.isclose(found, wanted, rel_tol=options.tolerance, abs_tol=options.tolerance)
+    return found is not None and math.isclose(found, wanted, rel_tol=config.tolerance, abs_tol=config.tolerance)
 
 
-def regex(answer: str, reference: str, options: TextOptions) -> bool:
+def regex(answer: str, reference: str, config: TextRewardConfig) -> bool:
     """The reference is a pattern; the whole answer must fit it, and that must be clear in a few seconds."""
     try:
         re.compile(reference)
@@ -105,7 +87,7 @@ def regex(answer: str, reference: str, options: TextOptions) -> bool:
     return _matcher.fits(reference, answer.strip())
 
 
-def maths(answer: str, reference: str, options: TextOptions) -> bool:
+def maths(answer: str, reference: str, config: TextRewardConfig) -> bool:
     """Equal as mathematics, written in LaTeX or plainly; sets, equations and matrices, too."""
     wanted = _parsed(reference)
     if not wanted:
@@ -121,10 +103,10 @@ def _parsed(text: str) -> list[Any]:
     result = final_answer(text)[-LONGEST:]
     library = _library()
     read = result if "$" in result or "\\(" in result or "\\[" in result else f"${result}$"
-    config = [library.LatexExtractionConfig()]
     return library.parse(
-        read, extraction_config=config, fallback_mode="no_fallback", parsing_timeout=_seconds(), raise_on_error=False
-    )
+        read, extraction_config=[library.LatexExtractionConfig()], fallback_mode="no_fallback",
+        parsing_timeout=_seconds(), raise_on_error=False,
+    )  # fmt: skip
 
 
 def _seconds() -> int | None:
@@ -139,5 +121,5 @@ def _library() -> Any:
 
 
 _matcher = Matcher()
-Rule = Callable[[str, str, TextOptions], bool]
+Rule = Callable[[str, str, TextRewardConfig], bool]
 RULES: dict[str, Rule] = {"exact": exact, "numeric": numeric, "regex": regex, "math": maths}

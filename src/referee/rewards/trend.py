@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from referee.datasets.windows import LABELS, NEGATIVE, POSITIVE, WindowOptions, trends
+from referee.config.datasets import WindowConfig
+from referee.datasets.windows import LABELS, NEGATIVE, POSITIVE, trends
 from referee.errors import RefereeError
 from referee.models.vlm import INVALID, Answers, WindowModel
 from referee.models.vlm.server import UNANSWERED
@@ -102,7 +103,7 @@ def trend_beside(windows: Windows, answers: Answers) -> dict[str, float]:
     if PROGRESS not in windows.frames or not len(windows):
         return {}
     bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
-    change, names = trends(windows.frames[PROGRESS], bounds, WindowOptions.delta_threshold)
+    change, names = trends(windows.frames[PROGRESS], bounds, WindowConfig.delta_threshold)
     known, true, said = np.isfinite(change), np.array(names), np.array(answers.label)
     found = {}
     if known.any():

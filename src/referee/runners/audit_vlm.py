@@ -16,9 +16,10 @@ from referee.audit import trend
 from referee.audit.measure import TrainingEpisodes, refuse_seen
 from referee.audit.trend import Labelled, TrendAudit
 from referee.audit.trend_page import write_trend_page
+from referee.config.datasets import WindowConfig
 from referee.datasets.fingerprint import of_artifact
 from referee.datasets.source import open_source
-from referee.datasets.windows import INFO, SEGMENTS, WindowOptions
+from referee.datasets.windows import INFO, SEGMENTS
 from referee.episodes import EpisodeStore
 from referee.labels.log import LabelLog
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
@@ -92,4 +93,4 @@ def _windows(data: Path) -> tuple[Iterator[Labelled], Shown]:
     source = open_source(data)
     labels = LabelLog.of(source) if isinstance(source, EpisodeStore) else None
     shown = ((each.meta.id, partial(each.view, "main_images")) for each in source)
-    return trend.of_episodes(source, WindowOptions(), labels), shown
+    return trend.of_episodes(source, WindowConfig(), labels), shown

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from referee.config import Config, Loaded
 from referee.config.arm import FrankaEnvConfig
-from referee.config.schema import DataConfig
-from referee.datasets.frames import FrameOptions, FramesSummary, build_frames
+from referee.config.datasets import DataConfig, FrameConfig
+from referee.datasets.frames import FramesSummary, build_frames
 from referee.envs import RefereeVectorEnv
 from referee.episodes import EpisodeStore
 from referee.episodes.live import LiveRecording
@@ -172,20 +172,27 @@ def make_dataset(
 def _build(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:
     """The dataset that a configuration asks for. cameras: of the arm."""
     runner = config.runner
-    options = FrameOptions(
-        fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, seed=runner.random_seed,
-        cameras=_cameras(config) or tuple(cameras), stretches=True,
-    )  # fmt: skip
-    return build_dataset(store, folder, options, runner.labelling.reaction_seconds)
+    frames = FrameConfig(
+        fail_success_ratio=runner.fail_success_ratio, val_split=runner.val_split, split_seed=runner.random_seed
+    )
+    seconds = runner.labelling.reaction_seconds
+    return build_dataset(store, folder, frames, seconds, cameras=_cameras(config) or tuple(cameras))
 
 
-def build_dataset(store: EpisodeStore, folder: Path, options: FrameOptions, reaction_seconds: float) -> FramesSummary:
+def build_dataset(
+    store: EpisodeStore,
+    folder: Path,
+    frames: FrameConfig,
+    reaction_seconds: float,
+    *,
+    cameras: tuple[str, ...] = ("main_images",),
+) -> FramesSummary:
     """The labelled frames of a recording, split by episode, or by stretches of the only one."""
     log = LabelLog.of(store, offset_seconds=reaction_seconds)
     held = silence_held(store, log)
     if held:
         _log.warning("%d frames are left out: the arm held while they were taken, and they may be old", held)
-    return build_frames(store, folder, options, labels=log)
+    return build_frames(store, folder, frames, cameras=cameras, stretches=True, labels=log)
 
 
 class Bars:

@@ -7,26 +7,27 @@ from pathlib import Path
 
 from rich.console import Console
 
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.config.datasets import FrameConfig, WindowConfig
+from referee.datasets.frames import build_frames
 from referee.datasets.source import EpisodeFiles, left_out, open_source
-from referee.datasets.windows import INFO, WindowOptions, build_windows
+from referee.datasets.windows import INFO, build_windows
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 
 
-def frames(source: Path, output: Path, options: FrameOptions, console: Console) -> None:
+def frames(source: Path, output: Path, config: FrameConfig, cameras: tuple[str, ...], console: Console) -> None:
     """train.pt and val.pt of single frames."""
     _refuse_used(output, "train.pt")
     episodes, labels = _open(source, console)
-    _print(console, build_frames(episodes, output, options, labels=labels, name=str(source)))
+    _print(console, build_frames(episodes, output, config, cameras=cameras, labels=labels, name=str(source)))
 
 
-def windows(source: Path, output: Path, options: WindowOptions, console: Console) -> None:
+def windows(source: Path, output: Path, config: WindowConfig, console: Console) -> None:
     """Windows of several frames with the trend in them."""
     _refuse_used(output, INFO)
     episodes, labels = _open(source, console)
-    _print(console, build_windows(episodes, output, options, labels=labels, name=str(source)))
+    _print(console, build_windows(episodes, output, config, labels=labels, name=str(source)))
 
 
 def _refuse_used(output: Path, name: str) -> None:

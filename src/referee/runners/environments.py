@@ -9,6 +9,7 @@ from typing import Any
 
 from referee.config import Config
 from referee.config.arm import ROBOT_IP, FrankaEnvConfig
+from referee.config.declare import gather
 from referee.config.learning import ActorConfig
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
@@ -176,9 +177,7 @@ def make_refiner(config: Config, reward: RewardWorker, folder: Path) -> Refiner 
     if not wanted.enabled:
         return None
     assert isinstance(config.actor, ActorConfig) and config.env.train is not None
-    names = RefineOptions.__dataclass_fields__
-    known = {name: value for name, value in vars(wanted).items() if name in names}
-    options = RefineOptions(**known, seed=config.runner.seed, threads=config.actor.num_threads)
+    options = gather(RefineOptions, wanted, seed=config.runner.seed, threads=config.actor.num_threads)
     return Refiner(
         reward.manager.artifact,
         refined_folder(folder),

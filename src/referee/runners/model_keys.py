@@ -11,11 +11,11 @@ from referee.config import Loaded
 from referee.config.reward_training import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.config.schema import RewardModelConfig
 from referee.config.vlm import ParamConfig, VLMModelConfig, values
-from referee.errors import ConfigError
 from referee.models import ModelSpec
 from referee.models.artifact import describe
 from referee.models.vlm.qwen import read_note, taught_both_ways
 from referee.runners.trends import chat_as_taught, input_as_taught
+from referee.training.described import spec_fields
 from referee.training.recipe import TRAINED_AS_SET
 
 OF_A_MODEL = frozenset(ModelSpec.__dataclass_fields__)
@@ -62,29 +62,10 @@ def as_continued(loaded: Loaded) -> Loaded:
 
 def spec_of(model: ResNetModelConfig) -> ModelSpec:
     """What `actor.model` describes, as far as it can be known before the data are."""
-    described = model_of(model)
+    described = spec_fields(model)
     crop = described["crop"]
     cameras = {"cameras": list(crop)} if crop else {}
     return ModelSpec.from_json({**described, **cameras})
-
-
-def model_of(model: object) -> dict[str, Any]:
-    """The fields of a `ModelSpec` out of `actor.model`."""
-    values = dict(vars(model))
-    del values["pretrained"], values["model_path"]
-    for name in ("image_size", "width"):  # null: the data's, the architecture's
-        if values[name] is None:
-            del values[name]
-    values["crop"] = dict(_crop(text) for text in values["crop"])
-    return values
-
-
-def _crop(text: str) -> tuple[str, tuple[int, ...]]:
-    camera, _, box = text.partition(":")
-    sides = box.split(",")
-    if not camera or len(sides) != 4 or not all(side.strip().isdigit() for side in sides):
-        raise ConfigError(f"actor.model.crop={text} cannot be read: write camera:top,left,height,width in pixels")
-    return camera, tuple(map(int, sides))
 
 
 def set_fields(model: RewardModelConfig) -> dict[str, Any]:

@@ -33,6 +33,9 @@ from referee.runners.gain import gain
 from referee.runners.payment import refined_folder
 from referee.runners.rundir import lock, locks_folder
 
+BUDGET = 96
+"""Frames to ask about, where nobody says how many: somebody waits at the keyboard."""
+
 
 @locks_folder
 def refine(
@@ -51,7 +54,7 @@ def refine(
     What lies in `out` already is gone on with: first it is learned from, then the rest of the budget is asked about.
     mode: what the model will judge, `per_step` or `terminal`: then only last states are asked about.
     """
-    options = options or RefineOptions(budget=96)
+    options = options or RefineOptions(budget=BUDGET)
     if options.budget < 2:
         raise RefereeError(f"--budget {options.budget} asks nobody: give 2 or more")
     model = Artifact.load(artifact)

@@ -38,7 +38,7 @@ def name_run(loaded: Loaded) -> Path:
     if logger.log_path:
         folder = Path(logger.log_path)
         lock(folder)  # first: results of a run that goes on are no earlier ones
-        if runner.resume_dir is None:
+        if getattr(runner, "resume_dir", None) is None:  # not every recipe can be resumed
             refuse_used(folder, fix="set runner.logger.log_path (--out) to a new folder")
         return folder
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(logger.experiment_name or loaded.preset).stem}"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from referee import files
+from referee.config.history import TextRewardConfig
 from referee.errors import RefereeError
 from referee.metrics import Rate
-from referee.rewards.text import TextOptions
 from referee.workers.text import TextRewardWorker
 
 
@@ -29,21 +29,21 @@ class TextScores:
 
 def score_text(source: Path, *, rule: str, out: Path | None = None) -> TextScores:
     """Score the answers of a .jsonl file; with `out`, each line is written there with success and reward."""
-    options = TextOptions(rule=rule)
+    config = TextRewardConfig(rule=rule)
     if out is not None and out.exists():
         raise RefereeError(f"{out} is there already: choose another --out, or remove it")
     rows = list(_rows(source))
     if not rows:
         raise RefereeError(f'{source} holds no lines: each is {{"answer": …, "reference": …}}')
     batch = {"answers": [row["answer"] for row in rows], "references": [row["reference"] for row in rows]}
-    verdict = TextRewardWorker(options).judge(batch)
+    verdict = TextRewardWorker(config).judge(batch)
     assert verdict.success is not None
     rate = Rate(int(verdict.success.sum()), len(rows))
     if out is not None:
         said = zip(rows, verdict.success.tolist(), verdict.score.tolist(), strict=True)
         lines = [json.dumps({**row, "success": success, "reward": reward}) for row, success, reward in said]
         files.write_text(out, "\n".join(lines) + "\n")
-    return TextScores(source=source, rule=options.rule, rate=rate, mean_reward=float(verdict.score.mean()), out=out)
+    return TextScores(source=source, rule=config.rule, rate=rate, mean_reward=float(verdict.score.mean()), out=out)
 
 
 def _rows(source: Path) -> Iterator[dict[str, Any]]:

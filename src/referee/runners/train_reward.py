@@ -15,21 +15,20 @@ from referee.audit.calibrate import Choice, calibrate
 from referee.audit.judged import Judged, judge, judge_frames
 from referee.audit.measure import trained_on
 from referee.config import Config, Loaded
+from referee.config.datasets import DataConfig
 from referee.config.reward_training import RewardActorConfig
-from referee.config.schema import DataConfig
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import open_source
 from referee.models.artifact import Artifact, Calibration
 from referee.runners.fitters import launcher, placed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
-from referee.runners.model_keys import as_continued, model_of
+from referee.runners.model_keys import as_continued
 from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.runtime import Cluster
 from referee.training.bar import Log
 from referee.training.checkpoint import step_of
-from referee.training.data import DataOptions
-from referee.training.options import AugmentOptions, EarlyStop, FitOptions
+from referee.training.options import FitOptions
 from referee.training.parallel import Launch
 from referee.training.recipe import TrainOptions, check_paths, train
 
@@ -67,7 +66,7 @@ def train_placed(loaded: Loaded, console: Console) -> TrainedReward:
     cpu.cap_if_needed()
     loaded = as_continued(loaded)
     config, folder = loaded.config, name_run(loaded)
-    options = options_of(config, folder)
+    options = job_of(config, folder)
     check_paths(options)
     at = step_of(options.resume)
     with Cluster(config.cluster) as cluster:
@@ -110,67 +109,33 @@ def train_and_calibrate(
     artifact.recalibrate(Calibration(**choice.fields()))
     if artifact.doubt:
         _log.warning("%s: %s", folder, artifact.doubt)
-    source = options.data.data_path
+    source = None if options.data.data_path is None else Path(options.data.data_path)
     whole = source is not None and not _holds_frames(source) and bool(trained_on(artifact.provenance, "val"))
     return TrainedReward(folder=folder, choice=choice, episodes=source if whole else None)
 
 
-def validation(artifact: Artifact, data: DataOptions) -> list[Judged]:
+def validation(artifact: Artifact, data: DataConfig) -> list[Judged]:
     """What the model says about the validation episodes: all of their states where the episodes are at hand."""
     ids = trained_on(artifact.provenance, "val")
-    if data.data_path is not None and ids and not _holds_frames(data.data_path):
-        return judge(artifact, open_source(data.data_path), skip=lambda id: id not in ids)
+    source = None if data.data_path is None else Path(data.data_path)
+    if source is not None and ids and not _holds_frames(source):
+        return judge(artifact, open_source(source), skip=lambda id: id not in ids)
     files = artifact.provenance.get("files", {}).get("val", [])
     return [each for file in files for each in judge_frames(artifact, RewardBinaryDataset(Path(file)))]
 
 
-def options_of(config: Config, folder: Path) -> TrainOptions:
-    """The options of a training, from the keys of a configuration."""
+def job_of(config: Config, folder: Path) -> TrainOptions:
+    """The training that a configuration describes. folder: of the run."""
     runner, data, actor = config.runner, config.data, config.actor
     assert isinstance(actor, RewardActorConfig) and isinstance(data, DataConfig)  # the recipe chooses them
-    model = actor.model
     save_dir = None if runner.save_dir is None else Path(runner.save_dir).resolve()
     return TrainOptions(
-        data=DataOptions(
-            data_path=_path(data.data_path),
-            train_data_paths=tuple(map(Path, data.train_data_paths or ())),
-            val_data_paths=tuple(map(Path, data.val_data_paths or ())),
-            positive_dir=_path(data.positive_dir),
-            negative_dir=_path(data.negative_dir),
-            cameras=data.cameras or (),
-            fail_success_ratio=data.fail_success_ratio,
-            num_samples_per_episode=data.num_samples_per_episode,
-            val_split=data.val_split,
-            seed=data.split_seed,
-            debug_save_dir=_path(data.debug_save_dir),
-        ),
+        data=data,
         output=folder,
-        model=model_of(model),
-        pretrained=_path(model.pretrained),
-        model_path=_path(model.model_path),
-        fit=FitOptions(
-            **vars(actor.optim),
-            global_batch_size=actor.global_batch_size,
-            micro_batch_size=actor.micro_batch_size,
-            max_epochs=runner.max_epochs,
-            sampling=actor.sampling,
-            positive_weight=actor.positive_weight,
-            augment=AugmentOptions(**vars(actor.augment)),
-            early_stop=EarlyStop(**vars(runner.early_stop)),
-            val_check_interval=runner.val_check_interval,
-            save_interval=runner.save_interval,
-            save_steps=runner.save_steps,
-            log_interval=runner.log_interval,
-            best_metric=actor.best_metric,
-            seed=runner.seed,
-            training_backend=actor.training_backend,
-            num_processes=actor.num_processes,
-            num_threads=actor.num_threads,
-            encoder_warmup_steps=actor.encoder_warmup_steps,
-            feature_copies=actor.feature_copies,
-        ),
-        resume=_path(runner.resume_dir),
-        save_dir=save_dir,
+        model=actor.model,
+        fit=FitOptions.of(actor, runner),
+        resume_dir=runner.resume_dir,
+        save_dir=None if save_dir is None else str(save_dir),
         checkpoints=() if save_dir is None else tuple(save_dir / name for name in BEST),
     )
 
@@ -178,7 +143,3 @@ def options_of(config: Config, folder: Path) -> TrainOptions:
 def _holds_frames(path: Path) -> bool:
     """Whether it is files of frames, and not of episodes."""
     return path.suffix in (".pt", ".pth") or (path / "train.pt").exists()
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

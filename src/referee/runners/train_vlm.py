@@ -15,7 +15,6 @@ from referee.runners.logbook import Logbook, check_backends, say_dropped
 from referee.runners.next_step import next_line
 from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.training.checkpoint import step_of
-from referee.training.options import EarlyStop
 from referee.training.vlm.options import LoraOptions, SftOptions
 from referee.training.vlm.sft import fine_tune, read_data
 
@@ -86,7 +85,7 @@ def options_of(config: Config, folder: Path) -> SftOptions:
         save_interval=runner.save_interval,
         save_steps=runner.save_steps,
         log_interval=runner.log_interval,
-        early_stop=EarlyStop(**vars(runner.early_stop)),
+        early_stop=runner.early_stop,
         seed=runner.seed,
         num_processes=actor.num_processes,
         num_threads=actor.num_threads,

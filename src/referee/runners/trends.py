@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from referee.config.vlm import VLMModelConfig, values
 from referee.envs import RefereeVectorEnv
 from referee.errors import ConfigError, RefereeError
 from referee.models.vlm import WindowModel, make_input_builder, make_reward_parser
-from referee.models.vlm.server import ServerModel, ServerOptions
+from referee.models.vlm.server import ServerModel
 from referee.rewards import RewardOptions, Scored
 from referee.rewards.history import HistoryBuffer, Windows
 from referee.rewards.trend import TrendManager
@@ -149,13 +149,8 @@ def make_window_model(config: RewardConfig) -> WindowModel:
     parser = make_reward_parser(model.reward_parser_name, values(model.reward_parser_params))
     api = config.api
     if api.api_base is not None:
-        sampling = {name: value for name, value in asdict(api.sampling_params).items() if value is not None}
-        options = ServerOptions(
-            api_base=api.api_base, model=api.model or str(model.model_path), api_key_env=api.api_key_env,
-            sampling=sampling, timeout=api.timeout, retries=api.retries, backoff=api.backoff,
-            concurrency=api.concurrency, fallback=api.fallback,
-        )  # fmt: skip
-        return ServerModel(options, make_input_builder(model.input_builder_name, asked), parser)
+        api = replace(api, model=api.model or str(model.model_path))
+        return ServerModel(api, make_input_builder(model.input_builder_name, asked), parser)
     from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
     from referee.models.vlm.qwen import QwenOptions, load, read_note, taught_both_ways
 

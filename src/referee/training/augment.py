@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from referee.training.options import AugmentOptions
+from referee.config.reward_training import AugmentConfig
 
 GREY = (0.299, 0.587, 0.114)
 """How bright red, green and blue look."""
@@ -23,7 +23,7 @@ class Draws:
     """f32[n,3]: factors of brightness, contrast and saturation, the same for all views of a sample."""
 
 
-def draw(count: int, views: int, options: AugmentOptions, random: np.random.Generator) -> Draws:
+def draw(count: int, views: int, options: AugmentConfig, random: np.random.Generator) -> Draws:
     """Changes for `count` samples."""
     reach = options.random_shift
     shift = random.integers(-reach, reach + 1, (count, views, 2))
@@ -32,7 +32,7 @@ def draw(count: int, views: int, options: AugmentOptions, random: np.random.Gene
     return Draws(shift, colour.astype(np.float32))
 
 
-def augment(images: torch.Tensor, options: AugmentOptions, random: np.random.Generator) -> torch.Tensor:
+def augment(images: torch.Tensor, options: AugmentConfig, random: np.random.Generator) -> torch.Tensor:
     """New images uint8[n,(V,)H,W,3] out of such; the same ones where nothing is to be changed."""
     if not options:
         return images

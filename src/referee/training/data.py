@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from referee.config.datasets import DataConfig
 from referee.datasets import npy
 from referee.datasets.fingerprint import BLOCK, Fingerprint
-from referee.datasets.frames import FrameOptions, build_frames
+from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.datasets.source import left_out
 from referee.episodes import Episode, EpisodeStore
@@ -31,40 +32,17 @@ LOOKED_AT = 64
 """Frames of a file whose pictures are looked at."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Where the frames come from: `data_path`, or files of frames, or folders of trajectories."""
-
-    data_path: Path | None = None
-    """A folder with train.pt and val.pt, an episode store, or files of any format that holds episodes."""
-    train_data_paths: tuple[Path, ...] = ()
-    val_data_paths: tuple[Path, ...] = ()
-    """None with some train_data_paths: there is no validation, and the best model is that of training accuracy."""
-    positive_dir: Path | None = None
-    negative_dir: Path | None = None
-    cameras: tuple[str, ...] = ()
-    """The views to look at, the main one first; () = all there are."""
-    fail_success_ratio: float = 0.0
-    """As those below, only where episodes are made into frames; see `FrameOptions`."""
-    num_samples_per_episode: int = 0
-    val_split: float = 0.2
-    """0 = no validation."""
-    seed: int = 42
-    debug_save_dir: Path | None = None
-    """Where some frames go as pictures, by label before training and by verdict after it."""
-
-    def __post_init__(self) -> None:
-        if (self.positive_dir is None) != (self.negative_dir is None):
-            raise RefereeError("positive_dir and negative_dir: give both, or none")
-        given = [self.data_path is not None, bool(self.train_data_paths), self.positive_dir is not None]
-        if sum(given) != 1:
-            raise RefereeError(
-                "what to learn from must be given once: data_path, train_data_paths, or positive_dir and negative_dir"
-            )
-        if self.val_data_paths and not self.train_data_paths:
-            raise RefereeError("val_data_paths needs train_data_paths beside it")
-        if not 0 <= self.val_split < 1:
-            raise RefereeError(f"val_split is {self.val_split}, but it is a share of the episodes: in 0..1")
+def check_source(data: DataConfig) -> None:
+    """Refuse data that are given twice, or not at all."""
+    if (data.positive_dir is None) != (data.negative_dir is None):
+        raise RefereeError("positive_dir and negative_dir: give both, or none")
+    given = [data.data_path is not None, bool(data.train_data_paths), data.positive_dir is not None]
+    if sum(given) != 1:
+        raise RefereeError(
+            "what to learn from must be given once: data_path, train_data_paths, or positive_dir and negative_dir"
+        )
+    if data.val_data_paths and not data.train_data_paths:
+        raise RefereeError("val_data_paths needs train_data_paths beside it")
 
 
 class FrameSet:
@@ -172,16 +150,17 @@ class Data:
         }
 
 
-def open_data(options: DataOptions, folder: Path, say: Say | None = None) -> Data:
+def open_data(config: DataConfig, folder: Path, say: Say | None = None) -> Data:
     """The frames to learn from; episodes are made into train.pt and val.pt in `folder` first.
 
     say: hears what was found, a line at a time.
     """
-    say = say or (lambda line: None)
-    train, val = _files(options, folder, say)
+    say, cameras = say or (lambda line: None), config.cameras or ()
+    check_source(config)
+    train, val = _files(config, folder, say)
     built = folder / "train.pt" in train
     """From episodes, whose pictures were looked at then."""
-    data = Data(FrameSet(train, options.cameras), FrameSet(val, options.cameras) if val else None)
+    data = Data(FrameSet(train, cameras), FrameSet(val, cameras) if val else None)
     for name, side in (("training", data.train), ("validation", data.val)):
         if side is not None:
             _check(name, side)
@@ -199,41 +178,38 @@ def open_data(options: DataOptions, folder: Path, say: Say | None = None) -> Dat
     return data
 
 
-def _files(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
+def _files(config: DataConfig, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
     """Files of frames, which may have to be built."""
-    if options.train_data_paths:
-        return list(options.train_data_paths), list(options.val_data_paths)
-    source = options.data_path
+    if config.train_data_paths:
+        return list(map(Path, config.train_data_paths)), list(map(Path, config.val_data_paths or ()))
+    source = None if config.data_path is None else Path(config.data_path)
     if source is not None and not source.exists():
         raise RefereeError(f"data_path {source} does not exist")
     if source is not None and source.is_file() and source.suffix in (".pt", ".pth"):
         return [source], [source.with_name("val.pt")] if source.name == "train.pt" else []
     if source is not None and (source / "train.pt").exists():
         return [source / "train.pt"], [source / "val.pt"] if (source / "val.pt").exists() else []
-    return _build(options, folder, say)
+    return _build(config, folder, say)
 
 
-def _build(options: DataOptions, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
+def _build(config: DataConfig, folder: Path, say: Say) -> tuple[list[Path], list[Path]]:
     paths = folder / "train.pt", folder / "val.pt"
-    episodes, name = _episodes(options, say)
+    episodes, name = _episodes(config, say)
     there = _all_cameras(episodes, name)
-    cameras = tuple("main_images" if each in MAIN_NAMES and each not in there else each for each in options.cameras)
-    frames = FrameOptions(
-        fail_success_ratio=options.fail_success_ratio,
-        num_samples_per_episode=options.num_samples_per_episode,
-        val_split=options.val_split,
-        seed=options.seed,
-        cameras=cameras or there,
+    cameras = tuple(
+        "main_images" if each in MAIN_NAMES and each not in there else each for each in config.cameras or ()
     )
     _log.addHandler(logging.NullHandler())
-    for line in str(build_frames(episodes, folder, frames, name=name)).splitlines():
+    for line in str(build_frames(episodes, folder, config, cameras=cameras or there, name=name)).splitlines():
         say(line)
-    return [paths[0]], [paths[1]] if options.val_split else []
+    return [paths[0]], [paths[1]] if config.val_split else []
 
 
-def _episodes(options: DataOptions, say: Say) -> tuple[Any, str]:
+def _episodes(config: DataConfig, say: Say) -> tuple[Any, str]:
     """Episodes that can be read again and again, and what to call them."""
-    positive, negative, source = options.positive_dir, options.negative_dir, options.data_path
+    positive, negative, source = (
+        None if path is None else Path(path) for path in (config.positive_dir, config.negative_dir, config.data_path)
+    )
     if source is not None and (source / "positive").is_dir() and (source / "negative").is_dir():
         positive, negative = source / "positive", source / "negative"
     if positive is not None and negative is not None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from referee import checksums, files
+from referee.config.reward_training import AugmentConfig
 from referee.models.contract import RewardModel
 from referee.training.augment import augment
-from referee.training.options import NO_AUGMENTATION, AugmentOptions
+from referee.training.options import NO_AUGMENTATION
 from referee.training.source import FeatureSource, Frames
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def cached_features(
     folder: Path,
     *,
     copies: int = 0,
-    augmentation: AugmentOptions = NO_AUGMENTATION,
+    augmentation: AugmentConfig = NO_AUGMENTATION,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> FeatureSource:
@@ -70,7 +71,7 @@ def _encode(
     model: RewardModel,
     frames: Frames,
     path: Path,
-    options: AugmentOptions,
+    options: AugmentConfig,
     random: np.random.Generator,
     progress: Callable[[int], None] | None,
 ) -> None:

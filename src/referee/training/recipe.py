@@ -18,16 +18,18 @@ import torch
 from rich.console import Console
 
 from referee import __version__
+from referee.config.datasets import DataConfig
+from referee.config.reward_training import ResNetModelConfig, ResumeConfig, SaveDirConfig
 from referee.errors import RefereeError
 from referee.files import cache_dir
 from referee.models import weights
 from referee.models.artifact import Artifact, Reference, embed
 from referee.models.contract import ModelSpec, RewardModel, probability_of
 from referee.models.registry import build
-from referee.models.resnet import DEFAULT_ARCH
 from referee.training import checkpoint, debug, parallel
 from referee.training.bar import Bar, Log
-from referee.training.data import Data, DataOptions, FrameSet, open_data
+from referee.training.data import Data, FrameSet, check_source, open_data
+from referee.training.described import spec_fields
 from referee.training.features import cached_features, forget
 from referee.training.fit import FitResult, Report, fit
 from referee.training.options import FitOptions
@@ -36,8 +38,6 @@ from referee.training.sampling import evenly
 from referee.training.source import FeatureSource, ImageSource
 from referee.training.switches import threads
 
-MODEL: Mapping[str, Any] = {"model_type": "resnet", "arch": DEFAULT_ARCH}
-"""What is trained unless something else is named."""
 WARMUP_STEPS = 70
 """Of a frozen encoder that has no pretrained weights."""
 REFERENCE_FRAMES, USUAL_FRAMES = 2048, 512
@@ -45,23 +45,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """A whole training of a reward model."""
+class TrainOptions(SaveDirConfig, ResumeConfig):
+    """A whole training of a reward model: sections of the configuration, and where it happens."""
 
-    data: DataOptions
+    data: DataConfig
     output: Path
     """The run: checkpoints/step_<n>/checkpoint.pt and the artifact checkpoints/best_model/ go there."""
-    model: Mapping[str, Any] = field(default_factory=lambda: dict(MODEL))
-    """Fields of `ModelSpec`; cameras and image_size are those of the data unless they are given."""
-    pretrained: Path | None = None
-    """An encoder's weights, see `registry.build`."""
-    model_path: Path | None = None
-    """An artifact or checkpoint to go on learning from; it also says what the model is."""
+    model: ResNetModelConfig | Mapping[str, Any] = field(default_factory=ResNetModelConfig)
+    """Or the fields of a `ModelSpec`, as of a model of your own; cameras and image_size are those of the data unless
+    they are given. `pretrained` and `model_path` are weights to start from."""
     fit: FitOptions = field(default_factory=FitOptions)
-    resume: Path | None = None
-    """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
-    save_dir: Path | None = None
-    """Where step_<n>/checkpoint.pt go instead; the run then holds links to them."""
     checkpoints: tuple[Path, ...] = ()
     """Where the best weights go once more, as the documented .pt."""
     cache_dir: Path | None = None
@@ -70,20 +63,46 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.pretrained is not None and self.model_path is not None:
             raise RefereeError("pretrained and model_path: give one of the two, both are weights to start from")
+        spec_fields(self.model)  # what cannot be read is refused before anything is written
+
+    @property
+    def pretrained(self) -> Path | None:
+        """An encoder's weights, see `registry.build`."""
+        return self._start("pretrained")
+
+    @property
+    def model_path(self) -> Path | None:
+        """An artifact or checkpoint to go on learning from; it also says what the model is."""
+        return self._start("model_path")
+
+    @property
+    def resume(self) -> Path | None:
+        """A run or checkpoint.pt of the same training to go on with, exactly where it was."""
+        return None if self.resume_dir is None else Path(self.resume_dir)
+
+    @property
+    def steps_dir(self) -> Path | None:
+        """Where step_<n>/checkpoint.pt go instead of the run, which then holds links to them."""
+        return None if self.save_dir is None else Path(self.save_dir)
+
+    def _start(self, name: str) -> Path | None:
+        path = self.model.get(name) if isinstance(self.model, Mapping) else getattr(self.model, name)
+        return None if path is None else Path(path)
 
 
 def check_paths(options: TrainOptions) -> None:
     """Refuse what is named and not there, before anything is written."""
     data = options.data
-    named = (
-        ("data_path", (data.data_path,)), ("train_data_paths", data.train_data_paths),
-        ("val_data_paths", data.val_data_paths), ("positive_dir", (data.positive_dir,)),
+    check_source(data)
+    named: tuple[tuple[str, tuple[Path | str | None, ...]], ...] = (
+        ("data_path", (data.data_path,)), ("train_data_paths", data.train_data_paths or ()),
+        ("val_data_paths", data.val_data_paths or ()), ("positive_dir", (data.positive_dir,)),
         ("negative_dir", (data.negative_dir,)), ("pretrained encoder", (options.pretrained,)),
         ("model_path", (options.model_path,)), ("resume_dir", (options.resume,)),
     )  # fmt: skip
     for name, paths in named:
         for path in paths:
-            if path is not None and not path.exists():
+            if path is not None and not Path(path).exists():
                 raise RefereeError(f"{name} {path} is not there: check the path")
 
 
@@ -113,7 +132,7 @@ def train(
     resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
     data = open_data(options.data, options.output / "data", say)
     if options.data.debug_save_dir is not None:
-        shown = options.data.debug_save_dir / "training"
+        shown = Path(options.data.debug_save_dir) / "training"
         there = debug.already(shown)
         say(f"{debug.save_by_label(data.train, shown)} training frames as pictures in {shown}{there}")
     model = make_model(options, data, say)
@@ -137,7 +156,8 @@ TRAINED_AS_SET = (*weights.RUN_TIME, "dropout")
 
 def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) -> RewardModel:
     """The model to train, for the cameras and the size of the data."""
-    wanted = dict(options.model)
+    wanted = spec_fields(options.model)
+    given = set(wanted)
     size = min(data.train.size)
     wanted.setdefault("image_size", size)
     if (wanted["image_size"],) * 2 != data.train.size and not wanted.get("crop"):
@@ -154,7 +174,7 @@ def make_model(options: TrainOptions, data: Data, say: Callable[[str], None]) ->
     torch.manual_seed(options.fit.seed)
     if options.model_path is None:
         return build(spec, pretrained=options.pretrained)
-    model = Artifact.open(options.model_path, spec, set(options.model), TRAINED_AS_SET).model
+    model = Artifact.open(options.model_path, spec, given, TRAINED_AS_SET).model
     if len(model.spec.cameras) != len(data.train.cameras) or model.spec.image_size != spec.image_size:
         raise RefereeError(
             f"{options.model_path} looks at {', '.join(model.spec.cameras)} with {model.spec.image_size} px, the data "
@@ -190,14 +210,14 @@ def fit_model(
     images = ImageSource(data.train, chosen.augment)
     if not frozen:
         val = None if data.val is None else ImageSource(data.val)
-        return fit(model, images, val, chosen, folder=options.output, save_dir=options.save_dir, resume=resume,
+        return fit(model, images, val, chosen, folder=options.output, save_dir=options.steps_dir, resume=resume,
                    group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
     if resume is not None:
         weights.fill(model, resume["model_state_dict"], "the checkpoint")
     elif chosen.encoder_warmup_steps:
         model = _warm_up(model, images, chosen, group, report, began)
     train, features = _encoded(model, data, options, group)
-    return fit(model, train, features, chosen, head_only=True, folder=options.output, save_dir=options.save_dir,
+    return fit(model, train, features, chosen, head_only=True, folder=options.output, save_dir=options.steps_dir,
                resume=resume, group=group, report=report, on_best=keep, stop=stop, began=began)  # fmt: skip
 
 
@@ -303,8 +323,8 @@ def _in_processes(
         None if side is None else ([part.path.resolve() for part in side.parts], side.cameras)
         for side in (data.train, data.val)
     ]
-    resume = None if options.resume is None else options.resume.resolve()  # elsewhere, "here" is another folder
-    there = replace(options, output=options.output.resolve(), resume=resume)
+    resume = None if options.resume is None else str(options.resume.resolve())  # elsewhere, "here" is another folder
+    there = replace(options, output=options.output.resolve(), resume_dir=resume)
     try:
         _artifact(model.spec, dict(model.state_dict()), data, options, None).save(start)
         launch(
@@ -359,7 +379,7 @@ def _finish(
     if data.val is not None and options.data.debug_save_dir is not None:
         blocks = np.array_split(np.arange(len(data.val)), -(-len(data.val) // 256))
         logits = np.concatenate([artifact.logits(data.val.batch(block)[0]) for block in blocks])
-        shown = options.data.debug_save_dir / "validation"
+        shown = Path(options.data.debug_save_dir) / "validation"
         there = debug.already(shown)
         count = debug.save_by_verdict(data.val, probability_of(logits), artifact.calibration.threshold, shown)
         say(f"{count} validation frames as pictures in {shown}{there}")

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from referee.config.reward_training import AugmentConfig
 from referee.training.augment import augment
-from referee.training.options import NO_AUGMENTATION, AugmentOptions
+from referee.training.options import NO_AUGMENTATION
 
 
 class Frames(Protocol):
@@ -40,7 +41,7 @@ class Source(Protocol):
 class ImageSource:
     """Frames as images."""
 
-    def __init__(self, frames: Frames, options: AugmentOptions = NO_AUGMENTATION) -> None:
+    def __init__(self, frames: Frames, options: AugmentConfig = NO_AUGMENTATION) -> None:
         self.labels = frames.labels.numpy()
         self._frames, self._options = frames, options
 

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from referee.config.history import TextRewardConfig
 from referee.models.contract import Verdict
-from referee.rewards.text import TextOptions, judge_texts
+from referee.rewards.text import judge_texts
 
 
 class TextRewardWorker:
     """Takes the place of `RewardWorker` where `runner.task_type` is `text`; the same names, no model."""
 
-    def __init__(self, options: TextOptions | None = None) -> None:
-        self.options = options or TextOptions()
+    def __init__(self, config: TextRewardConfig | None = None) -> None:
+        self.config = config or TextRewardConfig()
 
     def judge(self, batch: Mapping[str, Sequence[str]]) -> Verdict:
         """The verdict on `answers`, each beside one of `references`."""
-        return judge_texts(batch["answers"], batch["references"], self.options)
+        return judge_texts(batch["answers"], batch["references"], self.config)
 
     # --- the documented names ---
 

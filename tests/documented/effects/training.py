@@ -20,7 +20,7 @@ from referee.config import Loaded
 from referee.models import Artifact, ModelSpec, RewardModel, build
 from referee.models.resnet import BasicBlock
 from referee.runners.rundir import name_run, unlock
-from referee.runners.train_reward import BEST, options_of, train_placed
+from referee.runners.train_reward import BEST, job_of, train_placed
 from referee.training.data import Data, open_data
 from referee.training.fit import FitResult, Report, _optimizer, fit
 from referee.training.recipe import TrainOptions, make_model
@@ -59,7 +59,7 @@ class Fitted:
 
 def fitted(case: Case, tools: Tools, *overrides: str, scale: float = 1.0) -> Fitted:
     """The loop of a block, with all that it says of epochs, batches, validations and checkpoints."""
-    how = options_of(case.load("actor.num_threads=1", *overrides).config, tools.here).fit
+    how = job_of(case.load("actor.num_threads=1", *overrides).config, tools.here).fit
     torch.manual_seed(0)
     train, reports, folder = Features(0, scale), [], tools.here / f"fit{len(list(tools.here.iterdir()))}"
     result = fit(build(HEAD), train, Features(1, scale), how, head_only=True, folder=folder, report=reports.append)
@@ -86,7 +86,7 @@ def options(case: Case, tools: Tools, *overrides: str) -> TrainOptions:
         "003": [f"reward.data.{kind}_dir={trajectories(tools) / kind}" for kind in ("positive", "negative")],
         "004": [f"data.data_path={trajectories(tools)}"],
     }
-    return options_of(case.load(*sources[case.block[:3]], *overrides).config, tools.here)
+    return job_of(case.load(*sources[case.block[:3]], *overrides).config, tools.here)
 
 
 def frames(case: Case, tools: Tools, *overrides: str) -> Data:
@@ -111,10 +111,10 @@ def trained(case: Case, tools: Tools, *overrides: str) -> tuple[Artifact, Loaded
 
 @effect("data.data_path", "reward_training.data_path", "reward.data.positive_dir", "reward.data.negative_dir")
 def what_is_learned_from(case: Case, tools: Tools) -> None:
-    asked = options_of(case.config, tools.here).data
+    asked = job_of(case.config, tools.here).data
     name = case.key.rpartition(".")[2]
     tools.patch.setenv("EMBODIED_PATH", "/somewhere")
-    assert str(getattr(asked, name)) == str(Path(case.value.replace("${oc.env:EMBODIED_PATH}", "/somewhere")))
+    assert Path(getattr(asked, name)) == Path(case.value.replace("${oc.env:EMBODIED_PATH}", "/somewhere"))
     data = frames(case, tools)
     assert data.val is not None and len(data.train) + len(data.val) == 40
     assert int(data.train.labels.sum()) + int(data.val.labels.sum()) == 12
@@ -148,7 +148,7 @@ def files_of_frames(case: Case, tools: Tools) -> None:
     place = tools.here / Path(case.value).parent
     raw = ["--raw-data-path", str(trajectories(tools)), "--output-dir", str(place)]
     assert main(["dataset", "frames", *raw]) == 0
-    data = open_data(options_of(case.config, tools.here).data, tools.here / "data")
+    data = open_data(job_of(case.config, tools.here).data, tools.here / "data")
     assert data.val is not None
     side = data.train if "train_data" in case.key else data.val
     assert [str(part.path) for part in side.parts] == [case.value]
@@ -181,7 +181,7 @@ def frames_as_pictures(case: Case, tools: Tools) -> None:
 
 @effect("runner.max_epochs", "reward_training.epochs", "reward.num_epochs")
 def epochs(case: Case, tools: Tools) -> None:
-    batch = options_of(case.config, tools.here).fit.global_batch_size
+    batch = job_of(case.config, tools.here).fit.global_batch_size
     found = fitted(case, tools, "runner.early_stop.patience=0")
     assert found.result.step == case.value * 64 // batch and round(found.result.history[-1].epoch) == case.value
     assert fitted(case, tools, f"{case.key}=3").result.step == 3 * 64 // batch
@@ -199,7 +199,7 @@ def frames_per_step(case: Case, tools: Tools) -> None:
 @effect("actor.micro_batch_size", "reward_training.micro_batch_size")
 def gradients_are_accumulated(case: Case, tools: Tools) -> None:
     """So many frames at once, several times for one step; the step is that of all of them at once."""
-    whole = options_of(case.config, tools.here).fit.global_batch_size
+    whole = job_of(case.config, tools.here).fit.global_batch_size
     one_step = ["runner.max_epochs=1", "runner.early_stop.patience=0"]
     found = fitted(case, tools, *one_step)
     assert set(found.taken) == {case.value} and len(found.taken) == 64 // case.value
@@ -247,7 +247,7 @@ def steps_between_reports(case: Case, tools: Tools) -> None:
 def learning_rate(case: Case, tools: Tools) -> None:
     """The largest of the schedule."""
     value = float(case.value)
-    assert options_of(case.config, tools.here).fit.lr == value == 1e-4
+    assert job_of(case.config, tools.here).fit.lr == value == 1e-4
     rates = [each.lr for each in fitted(case, tools, "runner.log_interval=1").reports]
     assert max(rates) <= value * 1.0001 and max(rates) > 0.95 * value
 
@@ -255,7 +255,7 @@ def learning_rate(case: Case, tools: Tools) -> None:
 @effect("reward.optim.optimizer")
 def which_optimiser(case: Case, tools: Tools) -> None:
     for name, kind in ((case.value, torch.optim.Adam), ("adamw", torch.optim.AdamW)):
-        how = options_of(case.load(f"{case.key}={name}").config, tools.here).fit
+        how = job_of(case.load(f"{case.key}={name}").config, tools.here).fit
         assert type(_optimizer(build(HEAD), how, fused=False)) is kind
 
 
@@ -280,7 +280,7 @@ def largest_norm_of_a_gradient(case: Case, tools: Tools) -> None:
 def one_process(case: Case, tools: Tools) -> None:
     for backend in (case.value, "ddp"):
         loaded = case.load(f"{case.key}={backend}", *(["actor.num_processes=2"] if backend == "ddp" else []))
-        how = options_of(loaded.config, tools.here).fit
+        how = job_of(loaded.config, tools.here).fit
         assert (how.training_backend, how.num_processes) == (backend, 1 if backend == "simple" else 2)
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from referee.config.keys import nearest_word
+from referee.config.declare import nearest_word
 from referee.errors import RefereeError
 
 F = TypeVar("F", bound=Callable[..., Any])

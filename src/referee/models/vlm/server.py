@@ -9,15 +9,16 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
 
+from referee.config.history import ApiConfig
 from referee.errors import RefereeError
 from referee.models.vlm.answers import INVALID, Answers
 from referee.models.vlm.parsers import RewardParser
@@ -31,32 +32,6 @@ LATER = (408, 409, 425, 429)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """Where a model answers, and how long it is waited for; the names are those of the keys under `reward.api`."""
-
-    api_base: str
-    model: str
-    api_key_env: str | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Sent with every call, as max_tokens and temperature."""
-    timeout: float = 30.0
-    retries: int = 2
-    backoff: float = 0.5
-    concurrency: int = 8
-    fallback: str = "stop"
-    """What happens when nobody answers: `stop`, or `invalid_reward`."""
-
-    def __post_init__(self) -> None:
-        place = urlsplit(self.api_base)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise RefereeError(
-                f"reward.api.api_base={self.api_base} is no address: give it as http://127.0.0.1:8000/v1"
-            )
-        if self.api_key_env is not None and not os.environ.get(self.api_key_env):
-            raise RefereeError(f"reward.api.api_key_env names {self.api_key_env}, which is not set: export it")
-
-
 class NoAnswer(Exception):
     """A call failed in a way that another try may mend."""
 
@@ -67,11 +42,15 @@ class ServerModel:
     Where one call has failed for good, those that wait behind it are not made: the next batch tries anew.
     """
 
-    def __init__(self, options: ServerOptions, builder: InputBuilder, parser: RewardParser) -> None:
-        self.options, self._builder, self._parser = options, builder, parser
-        self._place = urlsplit(options.api_base)
+    def __init__(self, api: ApiConfig, builder: InputBuilder, parser: RewardParser) -> None:
+        self.api, self._builder, self._parser = api, builder, parser
+        self._place = urlsplit(api.api_base or "")
+        if self._place.scheme not in ("http", "https") or not self._place.hostname:
+            raise RefereeError(f"reward.api.api_base={api.api_base} is no address: give it as http://127.0.0.1:8000/v1")
+        if api.api_key_env is not None and not os.environ.get(api.api_key_env):
+            raise RefereeError(f"reward.api.api_key_env names {api.api_key_env}, which is not set: export it")
         self._local = threading.local()
-        self._pool = ThreadPoolExecutor(options.concurrency, thread_name_prefix="ask")
+        self._pool = ThreadPoolExecutor(api.concurrency, thread_name_prefix="ask")
         self._batch = 0
 
     def judge(self, windows: Sequence[Window]) -> Answers:
@@ -107,8 +86,8 @@ class ServerModel:
         return label, reward
 
     def _fall_back(self, missing: int, asked: int, reason: str) -> None:
-        what = f"the server at reward.api.api_base={self.options.api_base} gave no answer ({reason})"
-        if self.options.fallback == "stop":
+        what = f"the server at reward.api.api_base={self.api.api_base} gave no answer ({reason})"
+        if self.api.fallback == "stop":
             raise RefereeError(f"{what}: start it, or set reward.api.fallback=invalid_reward to go on without")
         _log.warning("%s: %d of %d windows are paid invalid_reward", what, missing, asked)
 
@@ -124,23 +103,25 @@ class ServerModel:
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         if prompt.system:
             messages.insert(0, {"role": "system", "content": prompt.system})
-        return json.dumps({"model": self.options.model, "messages": messages, **self.options.sampling}).encode()
+        params = asdict(self.api.sampling_params)
+        sampling = {name: value for name, value in params.items() if value is not None}
+        return json.dumps({"model": self.api.model, "messages": messages, **sampling}).encode()
 
     def _ask(self, body: bytes, down: threading.Event) -> str:
         """The answer; tried again after ever longer pauses, until others have found that the server is down."""
-        for attempt in range(self.options.retries + 1):
+        for attempt in range(self.api.retries + 1):
             try:
                 return _content(self._post(body))
             except NoAnswer:
                 self._hang_up()
-                if attempt == self.options.retries or down.wait(self.options.backoff * 2**attempt):
+                if attempt == self.api.retries or down.wait(self.api.backoff * 2**attempt):
                     raise
         raise AssertionError("unreachable")
 
     def _post(self, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
-        if self.options.api_key_env is not None:
-            headers["Authorization"] = f"Bearer {os.environ[self.options.api_key_env]}"
+        if self.api.api_key_env is not None:
+            headers["Authorization"] = f"Bearer {os.environ[self.api.api_key_env]}"
         path = self._place.path.rstrip("/") + "/chat/completions"
         try:
             connection = self._connection()
@@ -154,15 +135,15 @@ class ServerModel:
         said = f"{response.status} {response.reason}: {answer[:200].decode(errors='replace')}"
         if response.status >= 500 or response.status in LATER:
             raise NoAnswer(said)
-        raise RefereeError(f"reward.api.api_base={self.options.api_base} refuses the call, {said}")
+        raise RefereeError(f"reward.api.api_base={self.api.api_base} refuses the call, {said}")
 
     def _connection(self) -> http.client.HTTPConnection:
         """Of this thread; it stays open within a batch, since servers close what was idle for long."""
         if getattr(self._local, "batch", None) != self._batch:
             self._hang_up()
             kind = http.client.HTTPSConnection if self._place.scheme == "https" else http.client.HTTPConnection
-            assert self._place.hostname is not None  # ServerOptions saw to it
-            self._local.connection = kind(self._place.hostname, self._place.port, timeout=self.options.timeout)
+            assert self._place.hostname is not None  # `__init__` saw to it
+            self._local.connection = kind(self._place.hostname, self._place.port, timeout=self.api.timeout)
             self._local.batch = self._batch
         return self._local.connection
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from referee.config.reward_training import EarlyStopConfig
 from referee.errors import RefereeError
 from referee.models.vlm.prompts import QWENTREND, InputBuilder, make_input_builder
 from referee.models.vlm.qwen import QwenOptions
-from referee.training.options import EarlyStop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class SftOptions:
     save_interval: int = 0
     save_steps: int = 0
     log_interval: int = 10
-    early_stop: EarlyStop = field(default_factory=EarlyStop)
+    early_stop: EarlyStopConfig = field(default_factory=EarlyStopConfig)
     seed: int = 0
     num_processes: int = 1
     num_threads: int = 0
