@@ -49,8 +49,9 @@ def test_an_old_mujoco_is_kept_where_another_package_needs_it(monkeypatch: pytes
 
 
 def test_install_lines_name_the_distribution() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    pages = [ROOT / "README.md", ROOT / "README.zh.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
     lines = [(page, line) for page in pages for line in LINES.findall(page.read_text(encoding="utf-8"))]
     extras = [(page, line) for page, line in lines if "[" in line]
+    assert {"README.md", "README.zh.md"} <= {page.name for page, _ in extras}
     assert len(extras) > 20
     assert not [each for each in extras if "referee-rl[" not in each[1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from referee.config import FrankaEnvConfig, Loaded, ManiSkillEnvConfig, PandaEnvConfig, load
+from referee.config.gym import GymEnvConfig
 from referee.config.schema import Config
 
 TRAIN = ["actor.model.width=4", "actor.model.hidden_dim=8", "runner.max_epochs=2", "actor.num_threads=1",
@@ -13,6 +14,7 @@ SFT = ["runner.max_epochs=1", "actor.global_batch_size=8", "actor.micro_batch_si
        "actor.num_threads=1", "actor.model.lora_rank=2"]  # fmt: skip
 ENVS = ["env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=8", "env.eval.max_episode_steps=8"]
 PANDA = ["env.train.num_threads=1", "env.eval.num_threads=1"]
+GYM = ["env.train.num_processes=1", "env.eval.num_processes=1"]
 LEARN = ["actor.num_threads=1", "runner.eval_episodes=4", "runner.film=false"]
 PPO = [*ENVS, *PANDA, *LEARN, "algorithm.rollout_steps=8", "actor.global_batch_size=16", "algorithm.update_epochs=1",
        "actor.model.hidden_dims=[8]", "runner.max_steps=64"]  # fmt: skip
@@ -75,6 +77,7 @@ def sizes(loaded: Loaded) -> list[str]:
         found += SFT
     elif recipe == "evaluate":
         found += ["runner.num_episodes=4", "env.eval.num_envs=2", "runner.film=false"]
+        found += ["env.eval.num_processes=1"] if isinstance(config.env.eval, GymEnvConfig) else []
     elif recipe == "train_policy":
         found += policy(config)
     elif recipe == "collect_data":
@@ -102,8 +105,8 @@ def policy(config: Config) -> list[str]:
     elif isinstance(env, ManiSkillEnvConfig):
         found += [f"env.{side}.{line}" for side in ("train", "eval") for line in MANISKILL]
     else:
-        assert isinstance(env, PandaEnvConfig)
-        found += [*ENVS, *PANDA]
+        assert isinstance(env, PandaEnvConfig | GymEnvConfig)
+        found += [*ENVS, *(PANDA if isinstance(env, PandaEnvConfig) else GYM)]
     if algorithm.name == "ppo":
         found += ["algorithm.rollout_steps=8", "algorithm.update_epochs=1", "runner.max_steps=64"]
     else:
@@ -118,4 +121,6 @@ def policy(config: Config) -> list[str]:
     return found
 
 
+SB3 = {'PPO("MlpPolicy", env)': 'PPO("MlpPolicy", env, n_steps=64, n_epochs=1)', "learn(100_000": "learn(1024"}
+"""What makes a block's Stable-Baselines3 run a small one, whose episodes end all the same."""
 MANISKILL = ["num_envs=2", "num_workers=1", "max_episode_steps=4", "shader=unlit", "light_scene=true"]

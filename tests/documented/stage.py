@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from tests.documented import names
 from tests.documented.pages import ROOT, Block, Command, commands, targets
-from tests.documented.smaller import smaller
+from tests.documented.smaller import SB3, smaller
 from tests.documented.typing_person import typing
 from tests.documented.world import VISION, World
 
@@ -91,6 +91,8 @@ class Stage:
         """Run a block in the page's names."""
         self.names = {**names.given(self), **self.names, **names.made(self)}
         source = self.placed(block.text)
+        for written, small in SB3.items():
+            source = source.replace(written, small)
         exec(compile("\n" * (block.line - 1) + source, block.page, "exec"), self.names)
         names.after(self)
 

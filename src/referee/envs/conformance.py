@@ -15,11 +15,15 @@ from referee.errors import ActionError, RefereeError
 
 
 class Conformance:
-    """Subclass it and define `make`; every test below then runs on that environment."""
+    """Subclass it and define `make`; pytest then runs every test of the suite on that environment.
+
+    `horizon` is `max_episode_steps` of the environments that `make` gives.
+    """
 
     horizon = 5
 
     def make(self, num_envs: int = 3, obs_mode: str = "state", **options: Any) -> RefereeVectorEnv:
+        """An environment to test. options: the suite asks for `max_episode_steps` once."""
         raise NotImplementedError
 
     @pytest.fixture

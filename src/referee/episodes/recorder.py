@@ -70,6 +70,8 @@ class Recorder(EnvWrapper):
     Images are taken for `cameras` (None: all of the env's; (): none), from the observation where it holds them, else
     drawn for the occasion. An episode is kept when it ends; those that were under way when recording began, or when a
     saved state was restored, have no beginning and are not kept.
+    What is a success, which images there are and their size are the env's own: keys of its configuration
+    (`success_key`, `cameras`, `image_size`), where `GymRecorder` takes arguments.
     """
 
     def __init__(
