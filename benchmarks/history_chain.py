@@ -22,17 +22,24 @@ from vlm_trend import SHOWN, live, row
 cpu.cap_if_needed()
 
 from referee.config.datasets import WindowConfig  # noqa: E402
+from referee.config.runner import TrainVLMRunner  # noqa: E402
 from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402 - after the cap
+from referee.config.vlm import (  # noqa: E402
+    ParamConfig,
+    VLMActorConfig,
+    VLMDataConfig,
+    VLMOptimConfig,
+    VLMTrainedModelConfig,
+)
 from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import build_windows  # noqa: E402
 from referee.envs.panda.env import PandaVectorEnv  # noqa: E402
 from referee.envs.panda.experts import EXPERTS  # noqa: E402
-from referee.models.vlm.qwen import QwenOptions  # noqa: E402
 from referee.models.vlm.tiny import TinyOptions, tiny_init  # noqa: E402
 from referee.runners.environments import make_env  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
-from referee.training.vlm.options import SftOptions  # noqa: E402
 from referee.training.vlm.segments import read_segments  # noqa: E402
+from referee.training.vlm.settings import FineTuning  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402
 
 DELTA = 0.01
@@ -118,12 +125,20 @@ def teach(windows: list[Path], fresh: tuple[Path, ...], folder: Path, options: a
     if not best.exists():
         began = time.perf_counter()
         fine_tune(
-            SftOptions(
-                model=QwenOptions(model_path=base), output=folder / "taught",
-                train=tuple(windows), val=fresh, frames=2, builder_params=SHOWN, lora=None, lr=1.5e-3,
-                weight_decay=0.05, warmup_ratio=0.03, global_batch_size=64, micro_batch_size=64 // options.processes,
-                eval_batch_size=64, max_val_windows=900, random_reverse=True, max_epochs=options.epochs,
-                num_processes=options.processes, num_threads=1,
+            FineTuning(
+                output=folder / "taught",
+                data=VLMDataConfig(
+                    train_data_paths=tuple(map(str, windows)), val_data_paths=tuple(map(str, fresh)), video_nframes=2,
+                    input_builder_params={name: ParamConfig(value=value) for name, value in SHOWN.items()},
+                    max_val_windows=900,
+                ),
+                actor=VLMActorConfig(
+                    model=VLMTrainedModelConfig(model_path=str(base), is_lora=False),
+                    optim=VLMOptimConfig(lr=1.5e-3, weight_decay=0.05, warmup_ratio=0.03),
+                    global_batch_size=64, micro_batch_size=64 // options.processes, eval_batch_size=64,
+                    random_reverse=True, num_processes=options.processes, num_threads=1,
+                ),
+                runner=TrainVLMRunner(recipe="train_vlm", max_epochs=options.epochs),
             ),
             Console(),
         )  # fmt: skip

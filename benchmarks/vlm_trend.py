@@ -10,7 +10,6 @@ whose results lie in the folder are not done again.
 import argparse
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,15 @@ cpu.cap_if_needed()
 
 from referee.config import load as load_preset  # noqa: E402 - after the cap
 from referee.config.datasets import WindowConfig  # noqa: E402
+from referee.config.runner import TrainVLMRunner  # noqa: E402
 from referee.config.schema import DataCollectionConfig, PandaEnvConfig  # noqa: E402
+from referee.config.vlm import (  # noqa: E402
+    ParamConfig,
+    VLMActorConfig,
+    VLMDataConfig,
+    VLMOptimConfig,
+    VLMTrainedModelConfig,
+)
 from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import NEGATIVE, POSITIVE, build_windows  # noqa: E402
 from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
@@ -37,10 +44,10 @@ from referee.models.vlm.tiny import tiny_init  # noqa: E402
 from referee.runners.environments import make_env  # noqa: E402
 from referee.runners.rollout import roll_out  # noqa: E402
 from referee.runners.training import Training  # noqa: E402
-from referee.training.vlm.fit import judge_segments  # noqa: E402
-from referee.training.vlm.options import LoraOptions, SftOptions  # noqa: E402
+from referee.training.vlm.batches import score_segments  # noqa: E402
 from referee.training.vlm.scores import TrendScores  # noqa: E402
 from referee.training.vlm.segments import Segment, read_segments  # noqa: E402
+from referee.training.vlm.settings import FineTuning  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402
 
 NUM_ENVS, SEED, FRESH_SEED = 32, 7, 1_007
@@ -132,24 +139,29 @@ def own_windows(folder: Path, task: str, args: argparse.Namespace) -> Path:
     return windows
 
 
-def options_of(args: argparse.Namespace, windows: Path, model: Path, output: Path, lora: bool) -> SftOptions:
-    return SftOptions(
-        model=QwenOptions(model_path=model),
+def settings_of(
+    args: argparse.Namespace, windows: tuple[Path, ...], model: Path, output: Path, *, lora: bool = False,
+    lr: float | None = None, epochs: int | None = None,
+) -> FineTuning:  # fmt: skip
+    """lr, epochs: None = those of the arguments."""
+    return FineTuning(
         output=output,
-        train=(windows / "train",),
-        val=(windows / "eval",),
-        builder_params=SHOWN,
-        lora=LoraOptions(rank=16) if lora else None,
-        lr=args.lora_lr if lora else args.lr,
-        weight_decay=0.05,
-        warmup_ratio=0.1,
-        global_batch_size=args.batch,
-        micro_batch_size=args.batch,
-        eval_batch_size=64,
-        max_val_windows=400,
-        random_shift=1,
-        max_epochs=args.lora_epochs if lora else args.epochs,
-        num_threads=args.threads,
+        data=VLMDataConfig(
+            train_data_paths=tuple(str(each / "train") for each in windows),
+            val_data_paths=(str(windows[0] / "eval"),),
+            input_builder_params={name: ParamConfig(value=value) for name, value in SHOWN.items()},
+            max_val_windows=400,
+        ),
+        actor=VLMActorConfig(
+            model=VLMTrainedModelConfig(model_path=str(model), is_lora=lora, lora_rank=16),
+            optim=VLMOptimConfig(lr=lr or (args.lora_lr if lora else args.lr), weight_decay=0.05, warmup_ratio=0.1),
+            global_batch_size=args.batch,
+            micro_batch_size=args.batch,
+            eval_batch_size=64,
+            random_shift=1,
+            num_threads=args.threads,
+        ),
+        runner=TrainVLMRunner(recipe="train_vlm", max_epochs=epochs or (args.lora_epochs if lora else args.epochs)),
     )
 
 
@@ -162,7 +174,7 @@ def row(name: str, segments: list[Segment], model: Path, lora: Path | None = Non
     rest = [each for each in segments if each.label not in both]
     some = even + [rest[place] for place in random.choice(len(rest), min(fewest, len(rest)), replace=False)]
     loaded = load(QwenOptions(model_path=model, lora_path=lora))
-    said = judge_segments(loaded, some, make_input_builder(params=SHOWN), size=64)
+    said = score_segments(loaded, some, make_input_builder(params=SHOWN), size=64)
     found = TrendScores.of([each.label for each in some], said)
     trend = Rate(found.up.successes + found.down.successes, found.up.trials + found.down.trials)
     recalls = " / ".join(f"{100 * rate.share:.1f}" for rate in found.confusion.recalls.values())
@@ -208,15 +220,14 @@ def main() -> int:
     if not base.exists():
         print(f"a random Qwen3-VL with {tiny_init(base):,} parameters")
     if not best.exists():
-        fine_tune(options_of(args, windows, base, folder / "full", lora=False), console)
+        fine_tune(settings_of(args, (windows,), base, folder / "full"), console)
     if not adapter.exists():
-        fine_tune(options_of(args, other, best, folder / "lora", lora=True), console)
+        fine_tune(settings_of(args, (other,), best, folder / "lora", lora=True), console)
     own = own_windows(folder, args.task, args)
     lived = folder / "own" / "checkpoints" / "best_model"
     if not lived.exists():
-        options = options_of(args, own, best, folder / "own", lora=False)
-        both = (own / "train", windows / "train")
-        fine_tune(replace(options, train=both, lr=args.own_lr, max_epochs=args.own_epochs), console)
+        both = settings_of(args, (own, windows), best, folder / "own", lr=args.own_lr, epochs=args.own_epochs)
+        fine_tune(both, console)
     held, others = (fresh_segments(folder, task, args) for task in (args.task, args.other))
     print("\n| model | up or down | three labels | recall + / - / ? |\n|---|--:|--:|--:|")
     print(row(f"random, {args.task}", held, base))

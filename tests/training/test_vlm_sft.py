@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,18 @@ from rich.console import Console
 from models.tiny_vlm import small_vlm, window
 from referee.cli import main
 from referee.config.reward_training import EarlyStopConfig
+from referee.config.runner import TrainVLMRunner
+from referee.config.vlm import VLMActorConfig, VLMDataConfig, VLMOptimConfig, VLMTrainedModelConfig
 from referee.errors import RefereeError
 from referee.models.vlm import make_input_builder, qwen
 from referee.models.vlm.encode import IGNORED
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.qwen import QwenOptions
-from referee.training.vlm.fit import Sft, answer_loss, batch_loss, reversed_some, shift_window
-from referee.training.vlm.options import LoraOptions, SftOptions
+from referee.training.vlm.batches import answer_inputs, answer_loss, reversed_some, shift_window
 from referee.training.vlm.segments import read_segments
+from referee.training.vlm.settings import FineTuning
 from referee.training.vlm.sft import fine_tune, prepare, read_data
+from referee.training.vlm.trainer import TrendTrainer
 from training.window_files import write_windows
 
 QUIET = Console(quiet=True)
@@ -38,32 +41,41 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_windows(tmp_path_factory.mktemp("windows") / "data")
 
 
-def _options(base: Path, data: Path, output: Path, **changes: Any) -> SftOptions:
-    chosen = SftOptions(
-        model=QwenOptions(model_path=base),
-        output=output,
-        train=(data / "train" / "segments.jsonl",),
-        val=(data / "eval" / "segments.jsonl",),
-        lora=None,
-        lr=3e-3,
-        global_batch_size=8,
-        micro_batch_size=4,
-        max_epochs=2,
-        num_threads=1,
+def _settings(base: Path, data: Path, output: Path, **changes: Any) -> FineTuning:
+    """changes: keys of any section."""
+    keys = {
+        "model_path": str(base), "is_lora": False, "lr": 3e-3, "global_batch_size": 8, "micro_batch_size": 4,
+        "max_epochs": 2, "num_threads": 1, "recipe": "train_vlm", "save_interval": 0,
+        "train_data_paths": (str(data / "train" / "segments.jsonl"),),
+        "val_data_paths": (str(data / "eval" / "segments.jsonl"),), **changes,
+    }  # fmt: skip
+    runner, windows, model, optim, actor = (
+        {name: keys.pop(name) for name in list(keys) if name in {each.name for each in fields(kind)}}
+        for kind in (TrainVLMRunner, VLMDataConfig, VLMTrainedModelConfig, VLMOptimConfig, VLMActorConfig)
     )
-    return replace(chosen, **changes)
+    assert not keys
+    return FineTuning(
+        output=output, runner=TrainVLMRunner(**runner), data=VLMDataConfig(**windows),
+        actor=VLMActorConfig(model=VLMTrainedModelConfig(**model), optim=VLMOptimConfig(**optim), **actor),
+    )  # fmt: skip
 
 
-def _fit(options: SftOptions) -> Sft:
-    train, val = read_data(options)
+def _trainer(settings: FineTuning) -> TrendTrainer:
+    train, val = read_data(settings)
     torch.manual_seed(0)
-    model = qwen.load(options.model)
-    prepare(model, options)
-    return Sft(model, train, val, options)
+    model = qwen.load(settings.model)
+    prepare(model, settings)
+    return TrendTrainer(model, train, val, settings)
 
 
-def _weights(fitting: Sft) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in fitting.learning.items()}
+def _steps(trainer: TrendTrainer, count: int) -> None:
+    """Learn from so many batches."""
+    trainer.fit(stop=lambda: trainer.progress.step == count)
+    assert trainer.progress.step == count
+
+
+def _weights(trainer: TrendTrainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.learning.items()}
 
 
 def test_the_loss_is_of_the_answer_tokens_alone() -> None:
@@ -83,49 +95,55 @@ def test_the_loss_of_a_batch_is_that_of_the_whole_sequence(base: Path) -> None:
     batch = model.encoder.encode(prompts, ["positive", "negative"])
     with torch.no_grad():
         whole = model.net(**batch.inputs, labels=batch.labels).loss
-        assert float(batch_loss(model.net, batch).mean()) == pytest.approx(float(whole), abs=1e-5)
+        inputs = answer_inputs(batch)
+        answers = inputs.pop("answers")
+        losses = answer_loss(model.net(**inputs).logits, answers)
+        assert float(losses.mean()) == pytest.approx(float(whole), abs=1e-5)
 
 
 def test_micro_batches_change_nothing(base: Path, data: Path, tmp_path: Path) -> None:
     """Nor does computing activations twice to save their memory."""
     found = []
     for size, twice in ((8, False), (2, False), (4, True)):
-        fitting = _fit(_options(base, data, tmp_path, micro_batch_size=size, lr=1e-3, gradient_checkpointing=twice))
-        for _ in range(2):
-            fitting._learn(fitting._batch(fitting.step))
-        found.append(_weights(fitting))
+        keys = {"micro_batch_size": size, "lr": 1e-3, "gradient_checkpointing": twice}
+        trainer = _trainer(_settings(base, data, tmp_path, **keys))
+        _steps(trainer, 2)
+        found.append(_weights(trainer))
     for other in found[1:]:
         assert all(torch.allclose(found[0][name], other[name], atol=2e-5) for name in other)
 
 
 def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(base: Path, data: Path, tmp_path: Path) -> None:
-    def train(output: Path, **changes: Any) -> tuple[Sft, int]:
+    def train(output: Path, **changes: Any) -> tuple[TrendTrainer, int]:
         from referee.training import checkpoint
 
-        options = _options(
-            base, data, output, lora=LoraOptions(rank=2, dropout=0.1), random_shift=1, random_reverse=True, **changes
+        settings = _settings(
+            base, data, output, is_lora=True, lora_rank=2, lora_dropout=0.1, random_shift=1, random_reverse=True,
+            **changes,
+        )  # fmt: skip
+        trainer = _trainer(settings)
+        if settings.resume is not None:
+            trainer.restore(checkpoint.load(checkpoint.find(settings.resume)))
+        result = trainer.fit(
+            stop=lambda: settings.resume is None and "cut" in output.name and trainer.progress.step == 4
         )
-        fitting = _fit(options)
-        if options.resume is not None:
-            fitting.restore(checkpoint.load(checkpoint.find(options.resume)))
-        result = fitting.run(stop=lambda: options.resume is None and "cut" in output.name and fitting.step == 4)
-        return fitting, len(result.history)
+        return trainer, len(result.history)
 
     straight, validations = train(tmp_path / "straight")
-    assert (straight.step, validations) == (6, 2)
+    assert (straight.progress.step, validations) == (6, 2)
     cut, _ = train(tmp_path / "cut")
-    assert cut.step == 4
-    resumed, seen = train(tmp_path / "more", resume=tmp_path / "cut")
-    assert resumed.step == 6 and seen == 2
+    assert cut.progress.step == 4
+    resumed, seen = train(tmp_path / "more", resume_dir=str(tmp_path / "cut"))
+    assert resumed.progress.step == 6 and seen == 2
     ends = _weights(straight), _weights(resumed)
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     with pytest.raises(RefereeError, match="other windows, batches or epochs"):
-        train(tmp_path / "wrong", resume=tmp_path / "cut", max_epochs=3)
+        train(tmp_path / "wrong", resume_dir=str(tmp_path / "cut"), max_epochs=3)
 
 
 @pytest.mark.slow
 def test_it_learns_and_the_adapter_is_usable_at_once(base: Path, data: Path, tmp_path: Path) -> None:
-    whole = fine_tune(_options(base, data, tmp_path / "all", max_epochs=30, val_check_interval=10), QUIET)
+    whole = fine_tune(_settings(base, data, tmp_path / "all", max_epochs=30, val_check_interval=10), QUIET)
     segments = read_segments([data / "eval"])
     windows, truth = [each.window() for each in segments], [each.label for each in segments]
     trained = HistoryVLMRewardModel(qwen.load(QwenOptions(model_path=whole)), how=ReadOut(readout="score"))
@@ -133,8 +151,7 @@ def test_it_learns_and_the_adapter_is_usable_at_once(base: Path, data: Path, tmp
     written = HistoryVLMRewardModel(trained.model, how=ReadOut(readout="generate", max_new_tokens=4)).judge(windows)
     assert written.label == trained.judge(windows).label and written.invalid == 0
 
-    lora = _options(base, data, tmp_path / "lora", lora=LoraOptions(rank=4), max_epochs=1)
-    best = fine_tune(replace(lora, model=QwenOptions(model_path=whole)), QUIET)
+    best = fine_tune(_settings(whole, data, tmp_path / "lora", is_lora=True, lora_rank=4, max_epochs=1), QUIET)
     assert {each.suffix for each in best.iterdir()} <= {".json", ".safetensors", ".md"}
     used = qwen.load(QwenOptions(model_path=whole, lora_path=best))
     said = HistoryVLMRewardModel(used, how=ReadOut(readout="score")).judge(windows)
@@ -146,12 +163,12 @@ def test_it_learns_and_the_adapter_is_usable_at_once(base: Path, data: Path, tmp
 def test_what_was_trained_is_what_is_loaded(base: Path, data: Path, tmp_path: Path) -> None:
     from referee.training.vlm.sft import save
 
-    options = _options(base, data, tmp_path, lora=LoraOptions(rank=2), max_epochs=1, val=())
-    fitting = _fit(options)
-    fitting._learn(fitting._batch(0))
-    fitting.model.net.eval()
-    before = HistoryVLMRewardModel(fitting.model, how=ReadOut(readout="score")).judge([window(0)]).probabilities
-    save(fitting.model, tmp_path / "best", {})
+    keys = {"is_lora": True, "lora_rank": 2, "max_epochs": 1, "val_data_paths": None}
+    trainer = _trainer(_settings(base, data, tmp_path, **keys))
+    _steps(trainer, 1)
+    trainer.qwen.net.eval()
+    before = HistoryVLMRewardModel(trainer.qwen, how=ReadOut(readout="score")).judge([window(0)]).probabilities
+    save(trainer.qwen, tmp_path / "best", {})
     loaded = qwen.load(QwenOptions(model_path=base, lora_path=tmp_path / "best"))
     after = HistoryVLMRewardModel(loaded, how=ReadOut(readout="score")).judge([window(0)]).probabilities
     assert before is not None and after is not None and np.allclose(before, after, atol=1e-5)
@@ -162,15 +179,15 @@ def test_two_processes_learn_what_one_does(base: Path, data: Path, tmp_path: Pat
     ends = []
     for processes in (1, 2):
         output = tmp_path / str(processes)
-        options = _options(base, data, output, max_epochs=1, lr=1e-3, num_processes=processes)
-        best = fine_tune(options, QUIET)
+        settings = _settings(base, data, output, max_epochs=1, lr=1e-3, num_processes=processes)
+        best = fine_tune(settings, QUIET)
         ends.append(qwen.load(QwenOptions(model_path=best)).net.state_dict())
     assert all(torch.allclose(ends[0][name], ends[1][name], atol=2e-5) for name in ends[0])
 
 
 def test_early_stop_and_the_best_is_kept(base: Path, data: Path, tmp_path: Path) -> None:
-    options = _options(base, data, tmp_path, lr=0.0, max_epochs=9, early_stop=EarlyStopConfig(patience=2))
-    result = _fit(options).run()
+    settings = _settings(base, data, tmp_path, lr=0.0, max_epochs=9, early_stop=EarlyStopConfig(patience=2))
+    result = _trainer(settings).fit()
     assert result.reason == "early stop" and len(result.history) == 3 and result.best.step == 3
 
 
@@ -221,11 +238,11 @@ def test_bad_windows_are_one_line_each(base: Path, data: Path, tmp_path: Path) -
     with pytest.raises(RefereeError, match="is not there"):
         read_segments([tmp_path / "nowhere.jsonl"])
     with pytest.raises(RefereeError, match="24 episodes are on both sides"):
-        read_data(_options(base, data, tmp_path, val=(data / "train",)))
+        read_data(_settings(base, data, tmp_path, val_data_paths=(str(data / "train"),)))
     with pytest.raises(RefereeError, match="not divisible"):
-        _options(base, data, tmp_path, micro_batch_size=3)
+        _settings(base, data, tmp_path, micro_batch_size=3)
     with pytest.raises(RefereeError, match="precision=fp32"):
-        _options(base, data, tmp_path, model=QwenOptions(model_path=base, precision="bf16"))
+        _settings(base, data, tmp_path, precision="bf16")
 
 
 @pytest.mark.slow
@@ -258,8 +275,8 @@ def test_what_each_label_was_taken_for_is_printed_and_logged(
     base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logged: list[dict[str, float]] = []
-    options = _options(base, data, tmp_path / "run", max_epochs=1)
-    fine_tune(options, Console(), log=lambda values, step: logged.append(values))
+    settings = _settings(base, data, tmp_path / "run", max_epochs=1)
+    fine_tune(settings, Console(), log=lambda values, step: logged.append(values))
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     start = printed.index(["true", "\\", "said", "positive", "negative", "unclear"])
     rows = {row[0]: [float(cell) for cell in row[1:]] for row in printed[start + 1 : start + 4]}

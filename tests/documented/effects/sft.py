@@ -12,8 +12,7 @@ from tests.training.window_files import write_windows
 
 from referee.errors import ConfigError, RefereeError
 from referee.models.vlm import qwen
-from referee.runners.train_vlm import options_of
-from referee.training.vlm.options import SftOptions
+from referee.training.vlm.settings import FineTuning
 from referee.training.vlm.sft import prepare, read_data
 
 BLOCK = "004_sft"
@@ -26,8 +25,8 @@ def data(tools: Tools, frames: int = 5) -> Path:
     return found
 
 
-def options(case: Case, tools: Tools, *overrides: str) -> SftOptions:
-    return options_of(case.load(*overrides).config, tools.folder)
+def options(case: Case, tools: Tools, *overrides: str) -> FineTuning:
+    return FineTuning.of(case.load(*overrides).config, tools.folder)
 
 
 def learning(case: Case, tools: Tools, *overrides: str) -> dict[str, Any]:
@@ -45,9 +44,9 @@ def windows_to_learn_from(case: Case, tools: Tools) -> None:
     wanted = options(case, tools)
     train, val = read_data(wanted)
     assert (len(train), len(val)) == (24, 12)
-    found = {"train_data_paths": wanted.train, "val_data_paths": wanted.val, "video_root": (wanted.root,)}
+    found = vars(wanted.data)[case.key.partition(".")[2]]
     expected = case.value.replace("${oc.env:DUALVIEW_SFT_DATA_ROOT}", str(folder))
-    assert list(map(str, found[case.key.partition(".")[2]])) == [expected]
+    assert found in (expected, (expected,))
     assert all(Path(each.path).is_relative_to(folder) for each in train)
     with pytest.raises(RefereeError, match="/nowhere"):
         read_data(options(case, tools, f"{case.key}=/nowhere"))

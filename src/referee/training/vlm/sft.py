@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -22,15 +23,15 @@ from referee.training.bar import Bar, Log
 from referee.training.parallel import Group
 from referee.training.recipe import best_model
 from referee.training.switches import threads
-from referee.training.vlm.fit import Sft, SftReport, SftResult
-from referee.training.vlm.options import SftOptions
+from referee.training.vlm.report import SftReport, SftResult
 from referee.training.vlm.segments import Segment, check_split, counts, digest, pictures_of, read_segments
+from referee.training.vlm.settings import FineTuning
 
 Say = Callable[[str], None]
 
 
 def fine_tune(
-    options: SftOptions,
+    settings: FineTuning,
     console: Console,
     *,
     log: Log | None = None,
@@ -38,7 +39,7 @@ def fine_tune(
 ) -> Path:
     """Fine-tune, and return the folder of the best weights: an adapter, or a whole model.
 
-    stop: asked after every step, in a single process; when it says yes, the training is saved and ends.
+    stop: asked after every step (now and then, in several processes); at its yes the training is saved and ends.
     """
 
     def say(line: str) -> None:
@@ -46,35 +47,31 @@ def fine_tune(
         console.print(line, style="bold yellow" if warned else None, highlight=False, markup=False, soft_wrap=True)
 
     began = time.time()
-    train, val = read_data(options)
+    train, val = read_data(settings)
     say(f"training windows: {_listed(train)}; validation: {_listed(val) if val else 'none'}")
     if not val:
         say("warning: there is no validation, so the best model is that of the lowest training loss")
-    with Bar(console, log, describe=describe, numbers=numbers) as bar:
-        if options.num_processes == 1:
-            result = _work(Group(), bar.show, options, began, say=say, stop=stop)
+    with Bar(console, log, describe=str, numbers=SftReport.numbers) as bar:
+        if settings.actor.num_processes == 1:
+            result = _work(Group(), bar.show, settings, began, say=say, stop=stop)
         else:
-            result = _in_processes(options, bar.show, stop, began)
+            result = _in_processes(settings, bar.show, stop, began)
     seconds = max((each.seconds for each in (*result.history, result.best)), default=0.0)
     say(f"{result.reason} at step {result.step} after {seconds:.0f} s; best at step {result.best.step}:")
-    say(f"  {describe(result.best)}")
+    say(f"  {result.best}")
     for line in () if result.best.val is None else result.best.val.table():
         say(f"    {line}")
-    return best_model(options.output)
+    return best_model(settings.output)
 
 
-def read_data(options: SftOptions) -> tuple[list[Segment], list[Segment]]:
+def read_data(settings: FineTuning) -> tuple[list[Segment], list[Segment]]:
     """The windows of both sides."""
-    train = read_segments(options.train, options.root, frames=options.frames)
-    val = read_segments(options.val, options.root, frames=options.frames) if options.val else []
+    data = settings.data
+    root, frames = data.video_root, data.video_nframes
+    train = read_segments(data.train_data_paths, root, frames=frames)
+    val = read_segments(data.val_data_paths, root, frames=frames) if data.val_data_paths else []
     check_split(train, val)
     return train, val
-
-
-def describe(report: SftReport) -> str:
-    """The numbers of a report in words."""
-    words = f"training loss {report.train_loss:.4f}"
-    return words if report.val is None else f"validation {report.val}; {words}"
 
 
 def _listed(segments: list[Segment]) -> str:
@@ -82,72 +79,81 @@ def _listed(segments: list[Segment]) -> str:
 
 
 def _in_processes(
-    options: SftOptions, show: Callable[[SftReport], None], stop: Callable[[], bool] | None, began: float
+    settings: FineTuning, show: Callable[[SftReport], None], stop: Callable[[], bool] | None, began: float
 ) -> SftResult:
-    found: list[SftResult] = []
+    results: list[SftResult] = []
 
     def hear(what: SftReport | SftResult) -> None:
         if isinstance(what, SftResult):
-            found.append(what)
+            results.append(what)
         else:
             show(what)
 
-    parallel.launch(_child, (options, began), backend="ddp", processes=options.num_processes, hear=hear, stop=stop)
-    return found[0]
+    count = settings.actor.num_processes
+    parallel.launch(_child, (settings, began), backend="ddp", processes=count, hear=hear, stop=stop)
+    return results[0]
 
 
 def _child(
-    group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], options: SftOptions, began: float
+    group: Group, tell: Callable[[Any], None], stop: Callable[[], bool], settings: FineTuning, began: float
 ) -> None:
     cpu.cap_if_needed()
-    import_modules(options.imports)
-    tell(_work(group, tell, options, began, stop=stop))
+    import_modules(settings.runner.imports)
+    rank, world = str(group.rank), str(group.world)
+    os.environ |= {  # what accelerate asks for
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
+        "OMP_NUM_THREADS": str(settings.threads),
+    }  # fmt: skip
+    tell(_work(group, tell, settings, began, stop=stop))
 
 
 def _work(
     group: Group,
     show: Callable[[SftReport], None],
-    options: SftOptions,
+    settings: FineTuning,
     began: float,
     *,
     say: Say | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> SftResult:
     """One process: it loads the model and the windows itself."""
-    train, val = read_data(options)
-    resume = None if options.resume is None else checkpoint.load(checkpoint.find(options.resume))
-    with threads(options.threads):
-        torch.manual_seed(options.seed)
-        model = qwen.load(options.model)
-        note = _note(model, train, val, options)
-        prepare(model, options)
+    train, val = read_data(settings)
+    resume = None if settings.resume is None else checkpoint.load(checkpoint.find(settings.resume))
+    with threads(settings.threads):
+        torch.manual_seed(settings.runner.seed)
+        model = qwen.load(settings.model)
+        note = _note(model, train, val, settings)
+        prepare(model, settings)
         if say is not None:
             learning = sum(each.numel() for each in model.net.parameters() if each.requires_grad)
             total = sum(each.numel() for each in model.net.parameters())
-            say(f"{learning:,} of {total:,} parameters learn ({'all' if options.lora is None else 'LoRA'})")
+            kind = "LoRA" if settings.actor.model.is_lora else "all"
+            say(f"{learning:,} of {total:,} parameters learn ({kind})")
 
         def keep(report: SftReport) -> None:
             if group.rank == 0:
                 scores = None if report.val is None else report.val.to_json()
-                save(model, best_model(options.output), {**note, "step": report.step, "val": scores})
+                save(model, best_model(settings.output), {**note, "step": report.step, "val": scores})
             group.barrier()
 
-        fitting = Sft(model, train, val, options, group=group, keep=keep)
+        from referee.training.vlm.trainer import TrendTrainer  # it imports transformers
+
+        trainer = TrendTrainer(model, train, val, settings, group=group, keep=keep)
         if resume is not None:
-            fitting.restore(resume)
-        return fitting.run(show, stop, began)
+            trainer.restore(resume)
+        return trainer.fit(show, stop, began)
 
 
-def prepare(model: Qwen, options: SftOptions) -> None:
+def prepare(model: Qwen, settings: FineTuning) -> None:
     """Make the network learn: all of it, or an adapter beside it."""
-    if options.lora is None:
+    chosen = settings.actor.model
+    if not chosen.is_lora:
         model.net.requires_grad_(True)
-    else:
-        lora = options.lora
-        model.net = qwen.add_lora(model.net, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, vision=lora.vision)
-    if options.gradient_checkpointing:
-        model.net.enable_input_require_grads()
-        model.net.gradient_checkpointing_enable({"use_reentrant": False})
+        return
+    model.net = qwen.add_lora(
+        model.net, rank=chosen.lora_rank, alpha=chosen.lora_alpha, dropout=chosen.lora_dropout,
+        vision=chosen.lora_vision,
+    )  # fmt: skip
 
 
 def save(model: Qwen, folder: Path, note: dict[str, Any]) -> None:
@@ -170,26 +176,19 @@ def save(model: Qwen, folder: Path, note: dict[str, Any]) -> None:
         shutil.rmtree(Path(temporary) / "old", ignore_errors=True)
 
 
-def _note(model: Qwen, train: list[Segment], val: list[Segment], options: SftOptions) -> dict[str, Any]:
+def _note(model: Qwen, train: list[Segment], val: list[Segment], settings: FineTuning) -> dict[str, Any]:
     """What somebody who finds the weights wants to know; taken before anything is changed."""
-    path = Path(options.model.model_path)
+    chosen = settings.actor.model
+    path = Path(chosen.model_path)
     return {
         "version": __version__,
-        "base": qwen.fingerprint(model.net) if options.lora is not None else None,
+        "base": qwen.fingerprint(model.net) if chosen.is_lora else None,
         "model_path": str(path.resolve() if path.is_dir() else path),
-        "input_builder_name": options.builder_name,
-        "input_builder_params": dict(options.builder_params),
-        "use_chat_template": options.model.use_chat_template,
+        "input_builder_name": settings.data.input_builder_name,
+        "input_builder_params": settings.builder_params,
+        "use_chat_template": chosen.use_chat_template,
         "data": {"train": digest(train), "val": digest(val)},
         "episodes": {side: sorted({each.episode for each in some}) for side, some in (("train", train), ("val", val))},
         "fingerprint": {"train": Fingerprint.of(pictures() for _, pictures in pictures_of(train)).to_json()},
-        "options": options.to_json(),
+        "options": settings.to_json(),
     }
-
-
-def numbers(report: SftReport) -> dict[str, float]:
-    """A report under the names of logs."""
-    found = {"train/loss": report.train_loss, "train/lr": report.lr, "time/seconds": report.seconds}
-    if report.val is not None:
-        found |= {f"val/{name}": value for name, value in report.val.numbers().items()}
-    return found
