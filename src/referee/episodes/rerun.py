@@ -14,7 +14,7 @@ import numpy as np
 
 from referee import files
 from referee.episodes.episode import Episode, EpisodeError
-from referee.episodes.optional import require
+from referee.optional import require
 
 TIMELINE = "frame"
 JPEG_QUALITY = 90

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from referee import cpu
-from referee.episodes.optional import require
 from referee.models.contract import (
     ModelError,
     RewardModel,
@@ -29,6 +28,7 @@ from referee.models.contract import (
 )
 from referee.models.onnx_graph import INPUT, encoder_graph, int8_graph, rows
 from referee.models.resnet import ResNet
+from referee.optional import require
 
 _log = logging.getLogger(__name__)
 BACKENDS = ("torch", "compile", "onnxruntime", "openvino")

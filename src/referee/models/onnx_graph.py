@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.episodes.optional import require
 from referee.models.contract import ModelError, RewardModel
+from referee.optional import require
 
 OPSET = 17
 INPUT, OUTPUT = "images", "features"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from referee.config.history import TextRewardConfig
-from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.contract import Verdict
+from referee.optional import require
 from referee.rewards.patterns import Matcher
 
 NUMBER = re.compile(r"(?:(?<![\w.)\]}%])[-+])?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")

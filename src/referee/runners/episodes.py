@@ -21,11 +21,11 @@ from referee.episodes.formats.detect import read_any, read_named
 from referee.episodes.formats.frames import save_mp4
 from referee.episodes.health import Health
 from referee.episodes.journal import recover
-from referee.episodes.optional import require
 from referee.episodes.store import LABELS, Row, refuse_foreign
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 from referee.metrics import Rate
+from referee.optional import require
 from referee.pictures import GREEN, GREY, MARK, atomic_save, banner, border, check_writable, contact_sheet, save_gif
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from PIL import Image, ImageSequence, UnidentifiedImageError
 
 from referee import files
 from referee.episodes.episode import EpisodeError
-from referee.episodes.optional import require
+from referee.optional import require
 
 MAX_EPISODE_BYTES = 4 << 30
 """What one episode may take in memory."""

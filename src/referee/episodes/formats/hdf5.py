@@ -23,7 +23,7 @@ from referee.episodes.episode import Episode, EpisodeError, Meta
 from referee.episodes.formats.aligned import LAST_ACTION, LEFT_OUT, assemble, ends
 from referee.episodes.formats.frames import check_size, naming, stack_views
 from referee.episodes.formats.step_success import ROW_REWARDS
-from referee.episodes.optional import require
+from referee.optional import require
 
 _MAX_NAMES = 1_000_000
 _MAX_TEXT = 1000

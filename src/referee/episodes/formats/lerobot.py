@@ -49,7 +49,7 @@ from referee.episodes.formats.lerobot_writer import (
     VIDEO_PATH,
     LeRobotWriter,
 )
-from referee.episodes.optional import require
+from referee.optional import require
 
 __all__ = ["LeRobotWriter", "read"]
 

@@ -16,7 +16,7 @@ from referee import files
 from referee.episodes.episode import IMAGES, Episode, EpisodeError
 from referee.episodes.formats.frames import FilmWriter, encode_picture
 from referee.episodes.formats.lerobot_stats import Stats, merge, number_stats, picture_stats
-from referee.episodes.optional import require
+from referee.optional import require
 
 VERSION = "v3.0"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"

@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from referee import checksums, cpu
-from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.vlm.encode import Encoder
+from referee.optional import require
 
 NOTE = "referee.json"
 """Beside weights that we trained: which base model, which prompts, which episodes."""

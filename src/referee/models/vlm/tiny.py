@@ -11,12 +11,12 @@ import torch
 
 from referee.datasets.windows import LABELS
 from referee.envs.panda.tasks import TASKS
-from referee.episodes.optional import require
 from referee.errors import RefereeError
 from referee.models.vlm.encode import END, IMAGE, START, TURN_END, VIDEO
 from referee.models.vlm.prompts import EXTRA, MAIN, make_input_builder
 from referee.models.vlm.qwen import image_processor, transformers
 from referee.models.window import Window
+from referee.optional import require
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", TURN_END, START, END, IMAGE, VIDEO)
 _SHOWN = (

@@ -1,4 +1,4 @@
-"""Libraries that only some formats need."""
+"""Libraries that only some features need: the module, or the line that installs it."""
 
 from __future__ import annotations
 
