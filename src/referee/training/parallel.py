@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
 import tempfile
-import traceback
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
+from referee import files
 from referee.errors import RefereeError
 
-INTERFACE = "lo"
+INTERFACE_KEY, INTERFACE = "GLOO_SOCKET_IFNAME", "lo"
 """Processes of one machine talk over loopback; no port is open to anybody else."""
 AGREE = 8
 """Steps between two questions whether to stop, where several processes have to stop at the same one."""
 LOOK = 0.2
 """Seconds between two looks whether somebody wants an end."""
+REFUSAL = "refusal"
+"""The file in which a rank says in one line why it cannot go on."""
+logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # the others end: no news
 
 
 @dataclass(frozen=True)
@@ -148,102 +155,108 @@ def launch(
 ) -> None:
     """See Launch: processes of this machine. If one fails, or on Ctrl-C, all of them end."""
     context = multiprocessing.get_context("spawn")
-    before = os.environ.get("GLOO_SOCKET_IFNAME")
-    os.environ["GLOO_SOCKET_IFNAME"] = before or INTERFACE
-    children: list[BaseProcess] = []
-    receivers: list[Connection] = []
+    receiver, sender = context.Pipe(duplex=False)
     stopping = context.Event()
-    with tempfile.TemporaryDirectory(prefix="referee-group-") as folder:
+    with tempfile.TemporaryDirectory(prefix="referee-group-") as folder, _loopback():
+        shared = (work, backend, processes, Path(folder), sender, stopping, arguments)
+        ranks: Any = start_processes(  # type: ignore[no-untyped-call]
+            _rank, shared, processes, join=False, daemon=True, start_method="spawn"
+        )
+        sender.close()
         try:
-            for rank in range(processes):
-                receiver, sender = context.Pipe(duplex=False)
-                group = Group(backend, rank, processes)
-                own = (work, group, folder, sender, stopping, arguments)
-                child = context.Process(target=_child, args=own, daemon=True)
-                child.start()
-                sender.close()
-                children.append(child)
-                receivers.append(receiver)
-
-            def look() -> None:
+            while not ranks.join(timeout=0):
                 if stop is not None and stop():
                     stopping.set()
-
-            _watch(children, receivers, hear or _ignore, look)
+                _hear(receiver, hear or _ignore, LOOK)
+        except (ProcessExitedException, ProcessRaisedException) as error:
+            refusal = Path(folder) / REFUSAL
+            if refusal.exists():
+                raise RefereeError(refusal.read_text()) from None
+            if isinstance(error, ProcessExitedException):
+                code = error.exit_code
+                raise RefereeError(
+                    f"process {error.error_index} of the training ended with code {code}: see above"
+                ) from None
+            raise RuntimeError(f"process {error.error_index} of the training failed:{error.msg}") from None
         finally:
-            _end(children)
-            if before is None:
-                os.environ.pop("GLOO_SOCKET_IFNAME", None)
+            _end(ranks.processes)
+        while _hear(receiver, hear or _ignore, 0):  # what was told last
+            pass
 
 
-def _watch(
-    children: list[BaseProcess],
-    receivers: list[Connection],
-    hear: Callable[[Any], None],
-    look: Callable[[], None],
-) -> None:
-    """Pass on what is told until all have ended well, or raise as soon as one has not."""
-    open_ends = dict(enumerate(receivers))
-    while open_ends:
-        ready = wait(list(open_ends.values()), timeout=LOOK)
-        look()
-        for rank, receiver in list(open_ends.items()):
-            if receiver not in ready:
-                continue
-            try:
-                kind, what = receiver.recv()
-            except EOFError:  # the process has ended
-                del open_ends[rank]
-                children[rank].join()
-                if children[rank].exitcode:
-                    raise RefereeError(
-                        f"process {rank} of the training ended with code {children[rank].exitcode}: see above"
-                    ) from None
-                continue
-            if kind == "told":
-                hear(what)
-            elif kind == "refused":
-                raise RefereeError(what)
-            else:
-                raise RuntimeError(f"process {rank} of the training failed:\n{what}")
+def _hear(receiver: Connection, hear: Callable[[Any], None], timeout: float) -> bool:
+    """Whether something was told within this time; it is passed on."""
+    if not receiver.poll(timeout):
+        return False
+    try:
+        hear(receiver.recv())
+    except EOFError:  # the first one has ended, the others are about to
+        time.sleep(timeout)
+        return False
+    return True
 
 
-def _end(children: list[BaseProcess]) -> None:
-    for child in children:
-        if child.is_alive():
-            child.terminate()
-    for child in children:
-        child.join(5)
-        if child.is_alive():
-            child.kill()
+def _end(ranks: list[BaseProcess]) -> None:
+    for rank in ranks:
+        if rank.is_alive():
+            rank.terminate()
+    for rank in ranks:
+        rank.join(5)
+        if rank.is_alive():
+            rank.kill()
 
 
-def _child(
-    work: Work, group: Group, folder: str, sender: Connection, stopping: Event, arguments: tuple[Any, ...]
+def _rank(
+    rank: int,
+    work: Work,
+    backend: str,
+    processes: int,
+    folder: Path,
+    sender: Connection,
+    stopping: Event,
+    arguments: tuple[Any, ...],
 ) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent ends everybody
     _end_with_parent()
+    if rank:
+        sender.close()
+    os.environ |= {  # as torchrun sets them; accelerate asks for them
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
+    }  # fmt: skip
 
     def tell(what: Any) -> None:
-        if group.rank == 0:
-            sender.send(("told", what))
+        if not rank:
+            sender.send(what)
 
+    group = Group(backend, rank, processes)
     try:
         with joined(group, init_method=f"file://{folder}/rendezvous"):
             work(group, tell, stopping.is_set, *arguments)
     except RefereeError as error:
-        sender.send(("refused", str(error)))
+        with files.replacing(folder / REFUSAL) as file:
+            file.write_text(str(error))
         raise SystemExit(2) from None
-    except Exception:
-        sender.send(("failed", traceback.format_exc()))
-        raise SystemExit(1) from None
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """While it is open, processes that are started talk over loopback, unless the environment names an interface."""
+    before = os.environ.get(INTERFACE_KEY)
+    os.environ[INTERFACE_KEY] = before or INTERFACE
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(INTERFACE_KEY, None)
 
 
 @contextlib.contextmanager
 def joined(group: Group, **where: Any) -> Iterator[None]:
     """While it is open, this process is one of the group, which meets `where` says; all leave it together."""
-    torch.distributed.init_process_group("gloo", rank=group.rank, world_size=group.world, **where)
+    on_gpus = torch.cuda.is_available() and torch.distributed.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    torch.distributed.init_process_group(backend, rank=group.rank, world_size=group.world, **where)
     try:
         yield
         torch.distributed.barrier()

@@ -99,11 +99,7 @@ def _child(
 ) -> None:
     cpu.cap_if_needed()
     import_modules(settings.runner.imports)
-    rank, world = str(group.rank), str(group.world)
-    os.environ |= {  # what accelerate asks for
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
-        "OMP_NUM_THREADS": str(settings.threads),
-    }  # fmt: skip
+    os.environ["OMP_NUM_THREADS"] = str(settings.threads)  # else accelerate chooses
     tell(_work(group, tell, settings, began, stop=stop))
 
 
