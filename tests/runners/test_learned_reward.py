@@ -16,12 +16,12 @@ from referee.errors import ConfigError, RefereeError
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 from referee.models.contract import probability_of
+from referee.rewards.rules import first_streak
 from referee.rl import checkpoint
 from referee.runners.environments import open_model
 from referee.runners.model_keys import as_scored
 from referee.runners.train_policy import check, train_policy
 from referee.runners.training import Training
-from referee.workers.reward import first_held
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
@@ -153,7 +153,7 @@ def test_a_verdict_must_be_held_where_that_is_asked(model: Path) -> None:
     run.roller.collect(run.env, run.rollout, run.reward)
     assert np.array_equal(run.rollout.terminated, np.tile([[False], [False], [True]], (4, 4)))
     assert run.reward is not None and (run.reward.score(run.rollout).rewards == 1).all()
-    assert [first_held(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
+    assert [first_streak(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
 
 
 @pytest.mark.parametrize("mode", ["reward.reward_mode=terminal", "reward.reward_mode=per_step"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from referee.errors import RefereeError
 from referee.models.contract import Verdict
-from referee.rewards.gates import Gate
+from referee.rewards import rules
+from referee.rewards.rules import Gate
 
 Draw = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 """Pictures of the last states of episodes that ended in the latest step, of environments int[m], in that order."""
@@ -97,34 +98,20 @@ def _nobody(ids: np.ndarray) -> Mapping[str, np.ndarray]:
     raise RefereeError("these pictures were drawn elsewhere, and no more can be added")
 
 
-def withheld(verdict: Verdict, held: np.ndarray | None) -> Verdict:
-    """The verdict without a word on states that an arm held in, bool of its shape: such pictures may be old ones.
-
-    What is left there is that of a failure: score and probability 0, no success.
-    """
-    if held is None or not held.any():
-        return verdict
-    return Verdict(
-        np.where(held, np.float32(0), verdict.score),
-        None if verdict.probability is None else np.where(held, np.float32(0), verdict.probability),
-        None if verdict.success is None else verdict.success & ~held,
-    )
-
-
 def score_finals(
     finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay, held: np.ndarray | None = None
 ) -> Scored:
     """Terminal mode: the model's reward at the steps at which episodes ended, 0 at all others.
 
     shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied. held: bool[T,N],
-    where an arm held, see `withheld`.
+    where an arm stalled, see `withhold`.
     """
     rewards, judged = np.zeros(shape, np.float32), np.zeros(shape, bool)
     success, probability = np.zeros(shape, bool), np.full(shape, np.nan, np.float32)
     if not len(finals):
         return Scored(rewards, judged, success, probability)
     places = finals.places()
-    verdict = withheld(judge(finals.pictures()), None if held is None else held[places])
+    verdict = rules.withhold(judge(finals.pictures()), None if held is None else held[places])
     rewards[places] = pay(verdict)
     judged[places] = True
     if verdict.success is not None:
@@ -149,7 +136,7 @@ def score_steps(
         episode's first.
     ended: bool[T,N], where the step was the last of its episode.
     gate: of N environments; it remembers episodes that go on in the next rollout.
-    held: bool[T,N], where an arm held, see `withheld`; the gate never fires there.
+    held: bool[T,N], where an arm stalled, see `withhold`; the gate never fires there.
     """
     ended = np.asarray(ended, bool)
     for name, images in observations.items():
@@ -166,12 +153,9 @@ def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held
     shape = np.shape(ended)
     parts = (None if each is None else np.reshape(each, shape)
              for each in (verdict.score, verdict.probability, verdict.success))  # fmt: skip
-    found = withheld(Verdict(*parts), held)  # type: ignore[arg-type]
-    if found.success is not None:
-        began = np.zeros(shape, bool)
-        began[1:] = ended[:-1]
-        fires = gate.steps(found.success, began)
-        found = replace(found, success=fires if held is None else fires & ~held)
-        if len(ended):
-            gate.reset(ended[-1])
+    began = np.zeros(shape, bool)
+    began[1:] = ended[:-1]
+    found = rules.gated_verdict(Verdict(*parts), began, gate, held)  # type: ignore[arg-type]
+    if len(ended):
+        gate.reset(ended[-1])
     return Scored(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)

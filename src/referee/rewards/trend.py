@@ -13,9 +13,9 @@ from referee.errors import RefereeError
 from referee.models.vlm import INVALID, Answers, WindowModel
 from referee.models.vlm.server import UNANSWERED
 from referee.models.window import Window
-from referee.rewards.arithmetic import RewardOptions
 from referee.rewards.assign import pay_windows
 from referee.rewards.history import PROGRESS, Windows
+from referee.rewards.rules import RewardOptions
 from referee.rewards.score_rollout import Scored
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from referee.envs.contract import RefereeVectorEnv, split_views
 from referee.episodes import Episode
 from referee.episodes.episode import HELD
 from referee.errors import ConfigError, RefereeError
-from referee.rewards import combine
+from referee.rewards import rules
 from referee.rl.album import Album
 from referee.rl.encoded import EncodedEnv
 from referee.rl.policy import PolicySpec
@@ -25,7 +25,6 @@ from referee.rl.replay_file import ReplayFiles
 from referee.runners.payment import Payment
 from referee.runners.trends import TrendPayment
 from referee.workers.learner import LearnerWorker
-from referee.workers.reward import first_held
 
 SPARE = 0.5
 """Of the free memory that pictures may fill, where nobody says how much."""
@@ -209,7 +208,7 @@ def _show(
     own = true.astype(np.float32) if train.reward_mode == "sparse" else episode.rewards
     steps, over = len(episode), False
     goes_on = config.algorithm.bootstrap_type == "always"  # then what comes after a success shows what it is worth
-    if train.terminate_on_success and not goes_on and (found := first_held(true, train.success_hold_steps)):
+    if train.terminate_on_success and not goes_on and (found := rules.first_streak(true, train.success_hold_steps)):
         steps, over = found, True
     paid, whole = own, episode.terminated | episode.truncated
     held = episode.signals.get(HELD, np.zeros(len(episode) + 1, bool))[1 : steps + 1]
@@ -221,7 +220,7 @@ def _show(
             model, judged = payment.reward.judge_episode(shown[1:], whole=goes_on, held=held)
         steps, over = len(model), over or len(model) < steps
         options = payment.reward.options
-        paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))
+        paid = rules.combine(own[:steps], model, options, true_success=(true[:steps] & judged))
     terminated = episode.terminated[:steps].copy()
     terminated[-1] |= over
     frames = _frames(episode, cameras, env)[: steps + 1] if cameras else None

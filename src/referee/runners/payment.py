@@ -14,7 +14,7 @@ from referee.envs import RefereeVectorEnv
 from referee.models import Artifact
 from referee.models.contract import frames_of
 from referee.refine.loop import PER_LOOK, Refiner, Round
-from referee.rewards import Alarm, RewardManager, Scored, TruthBeside
+from referee.rewards import Alarm, RewardManager, Scored, TruthBeside, rules
 from referee.rewards.history import Windows
 from referee.rl.policy import Player
 from referee.rl.rollout import Rollout
@@ -92,7 +92,7 @@ class Payment:
         if scored.success is None:
             return numbers
         self.truth.reset()
-        known = scored.judged & ~rollout.held
+        known = rules.usable(scored.judged, rollout.held)
         self.truth.add(scored.success[known], rollout.success[known])
         return numbers | self.truth.log()
 
@@ -119,7 +119,7 @@ class Payment:
             return
         images, rows = reward.sample(PER_LOOK, random)
         if len(rows):
-            known = ~reward.judged_held(scored, rollout)[rows]
+            known = rules.usable(np.ones(len(rows), bool), reward.judged_held(scored, rollout)[rows])
             images, rows = images[known], rows[known]
         if len(rows):
             summary, probability = reward.looked

@@ -234,7 +234,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
             wanted=Wanted(some.only_success, some.target_success, some.target_failure),
         )  # fmt: skip
     return TeleopWorker(
-        env, who_acts(env, loaded), gate=manager.gate(1), pay=(options.fail_reward, options.success_reward),
+        env, who_acts(env, loaded), gate=manager.gate(1), options=options,
         cameras=cameras_for(manager, env, "env.eval"), verdict_ends=config.reward.standalone_realworld,
         hold=wanted.success_hold_steps,
         recording=recording, seed=config.runner.seed,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from referee.config.learning import ActorConfig, PPOConfig
-from referee.rewards import RewardOptions, Scored, combine
+from referee.rewards import RewardOptions, Scored, rules
 from referee.rl import checkpoint
 from referee.rl.policy import Policy
 from referee.rl.ppo import PPO
@@ -55,4 +55,4 @@ def pay_rollout(rollout: Rollout, scored: Scored, options: RewardOptions) -> Non
     """What is paid for each step of a rollout, in place of the environment's rewards."""
     true_success = rollout.success & scored.judged
     rollout.versions[:] = scored.version
-    rollout.rewards[:] = combine(rollout.rewards, scored.rewards, options, true_success=true_success)
+    rollout.rewards[:] = rules.combine(rollout.rewards, scored.rewards, options, true_success=true_success)

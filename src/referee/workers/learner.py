@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from referee.config.learning import ActorConfig, BCConfig, SACConfig
-from referee.rewards import RewardOptions, Scored, combine
+from referee.rewards import RewardOptions, Scored, rules
 from referee.rl import bc, checkpoint
 from referee.rl.replay import Replay
 from referee.rl.rollout import Rollout
@@ -67,7 +67,7 @@ class LearnerWorker:
         judge = partial(reward.rejudge, cameras=self._cameras)
 
         def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
-            return combine(env, model, options, true_success=truth)
+            return rules.combine(env, model, options, true_success=truth)
 
         with self.threads.all_at_work():
             for memory in (self.replay, self.demos):

@@ -15,7 +15,7 @@ from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
-from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps, withheld
+from referee.rewards import FinalPictures, Gate, RewardManager, Scored, rules, score_finals, score_steps
 from referee.rl.rollout import Pictures, Rollout
 
 Drawn = FinalPictures | dict[str, np.ndarray]
@@ -118,14 +118,12 @@ class RewardWorker:
             pictures = self._states(ended)
             self._keep(step, pictures)
             held = np.broadcast_to(void_steps(result[4]), ended.shape)
-            verdict = withheld(self._judge(pictures), held)
+            verdict = rules.gated_verdict(self._judge(pictures), self._began, self.gate, held)
             self._looked.append(self.manager.latest)
-            if verdict.success is None:
-                raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
-            fires = self.gate.step(verdict.success, self._began) & ~held
-            self._said.append(replace(verdict, success=fires))
-            self._held = (self._held + 1) * fires
-            over = self._held >= self._hold
+            self._said.append(verdict)
+            fires = rules.ends_episode(self.options, model=verdict.success, truth=None)
+            assert fires is not None  # `eager`
+            self._held, over = rules.streak(self._held, fires, self._hold)
             self._began = ended | over
             self._held[self._began] = 0
             return over & ~ended
@@ -202,12 +200,11 @@ class RewardWorker:
         frames: uint8[T,V,H,W,3] of the states that its steps led to; held: bool[T], where an arm held in them. Where
         the verdict ends episodes, t may be less than T, unless the `whole` is wanted.
         """
-        verdict = withheld(self._judge(split_views(frames)), held)
+        verdict = self._judge(split_views(frames))
         every, steps = self.options.reward_mode == "per_step", len(frames)
-        if every or self.eager:
-            verdict = self._gated(verdict, np.arange(steps) == 0, held)
+        verdict = self._gated(verdict, np.arange(steps) == 0, held, every=every or self.eager)
         if self.eager and verdict.success is not None and not whole:
-            steps = first_held(verdict.success, self._hold) or steps
+            steps = rules.first_streak(verdict.success, self._hold) or steps
         judged = np.full(steps, every)
         judged[-1] = True
         return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
@@ -220,16 +217,17 @@ class RewardWorker:
         began: bool[n], where the frame's episode begins, for the gate over time. held: bool[n], where an arm held.
         cameras: of the frames, if not those that the model looks at.
         """
-        verdict = withheld(self.manager.judge(split_views(frames), cameras=cameras or self.cameras), held)
-        every = self.options.reward_mode == "per_step"
-        return self.manager.pay(self._gated(verdict, began, held) if every else verdict)
+        verdict = self.manager.judge(split_views(frames), cameras=cameras or self.cameras)
+        return self.manager.pay(self._gated(verdict, began, held, every=self.options.reward_mode == "per_step"))
 
-    def _gated(self, verdict: Verdict, began: np.ndarray, held: np.ndarray | None) -> Verdict:
-        """A verdict on frames that were lived in this order, by a gate over time that begins anew where they do."""
-        if verdict.success is None:
+    def _gated(self, verdict: Verdict, began: np.ndarray, held: np.ndarray | None, *, every: bool) -> Verdict:
+        """A verdict on frames that were lived in this order; if on every state, by a gate that begins where they do."""
+        verdict = rules.withhold(verdict, held)
+        if not every or verdict.success is None:
             return verdict
-        fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
-        return replace(verdict, success=fires if held is None else fires & ~held)
+        stalled = None if held is None else held[:, None]
+        fires = rules.gated(verdict.success[:, None], began[:, None], self.manager.gate(1), stalled)
+        return replace(verdict, success=fires[:, 0])
 
     def _score_said(self, ended: np.ndarray) -> Scored:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
@@ -290,16 +288,6 @@ class RewardWorker:
         extra = observations.get("extra_view_images")
         views = 1 + (0 if extra is None else extra.shape[1])
         return self.cameras if views == len(self.cameras) else self._env.cameras[:views]
-
-
-def first_held(success: np.ndarray, hold: int) -> int | None:
-    """Steps until `hold` successive ones of bool[T] were a success; None if they never are."""
-    run = 0
-    for step, good in enumerate(success, 1):
-        run = run + 1 if good else 0
-        if run == hold:
-            return step
-    return None
 
 
 def cameras_for(manager: RewardManager, env: RefereeVectorEnv, section: str = "env.train") -> tuple[str, ...]:

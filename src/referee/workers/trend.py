@@ -10,7 +10,8 @@ import numpy as np
 
 from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
 from referee.errors import RefereeError
-from referee.rewards import FinalPictures, Scored
+from referee.models.contract import Verdict
+from referee.rewards import FinalPictures, Scored, rules
 from referee.rewards.history import PROGRESS, History, HistoryBuffer, Windows
 from referee.rewards.trend import TrendManager
 from referee.rl.rollout import Rollout
@@ -114,9 +115,7 @@ class TrendWorker:
         began = time.perf_counter()
         scored = self.manager.score(windows, (rollout.steps, rollout.num_envs))
         seconds = time.perf_counter() - began
-        rewards = np.where(rollout.held, np.float32(0), scored.rewards)  # an arm that holds is paid for nothing
-        judged, version = scored.judged & ~rollout.held, self.manager.version
-        return replace(scored, rewards=rewards, judged=judged, version=version, seconds=seconds)
+        return replace(_withheld(scored, rollout.held), version=self.manager.version, seconds=seconds)
 
     def numbers(self) -> dict[str, float]:
         """What was said of it, and what remembering it costs, under log names."""
@@ -140,8 +139,8 @@ class TrendWorker:
             names = ("steps", "envs", "starts", "lengths", "buffers")
             windows = replace(windows, **{name: getattr(windows, name)[last] for name in names})
         scored = self.manager.score(windows, (steps, 1))
-        moved = np.ones(steps, bool) if held is None else ~held
-        return scored.rewards[:, 0] * moved, scored.judged[:, 0] & moved
+        scored = _withheld(scored, None if held is None else held[:, None])
+        return scored.rewards[:, 0], scored.judged[:, 0]
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What later windows depend on."""
@@ -150,6 +149,12 @@ class TrendWorker:
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         self._history.restore_state(state)
+
+
+def _withheld(scored: Scored, stalled: np.ndarray | None) -> Scored:
+    """No reward where an arm stalled."""
+    rewards = rules.withhold(Verdict(scored.rewards, None, None), stalled).score
+    return replace(scored, rewards=rewards, judged=rules.usable(scored.judged, stalled))
 
 
 def _cameras(buffers: Mapping[str, HistoryBuffer], env: RefereeVectorEnv, *, needed: bool) -> tuple[str, ...]:
