@@ -16,8 +16,8 @@ import torch
 from referee.envs.contract import StepResult
 from referee.models import Artifact, Calibration, ModelSpec, build
 from referee.rewards import RewardManager, RewardOptions, rules
+from referee.rewards.classifier import ClassifierReward
 from referee.rewards.wrapper import RewardModelWrapper
-from referee.workers.reward import RewardWorker
 from referee.workers.teleop import Look, TeleopWorker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serving"))
@@ -72,7 +72,7 @@ def trainer() -> list[float]:
     """A rollout that is scored when it is full, as PPO and SAC learn from it."""
     manager = RewardManager(artifact(), OPTIONS)
     env = SimpleNamespace(num_envs=1, cameras=("front",), image_size=PIXELS)
-    worker = RewardWorker(manager, env, STEPS)  # type: ignore[arg-type]
+    worker = ClassifierReward(manager, env, STEPS)  # type: ignore[arg-type]
     images = np.stack([World()._see(bright)["main_images"] for bright in SUCCESS])[:, None]
     never = np.zeros((STEPS, 1), bool)
     rollout: Any = SimpleNamespace(
@@ -82,9 +82,7 @@ def trainer() -> list[float]:
     )  # fmt: skip
     worker.begin()
     worker.take({"main_images": images})
-    from referee.workers.actor import pay_rollout
-
-    pay_rollout(rollout, worker.score(rollout), worker.options)
+    worker.relabel(rollout)
     return rollout.rewards[:, 0].tolist()  # type: ignore[no-any-return]
 
 

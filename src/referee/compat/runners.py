@@ -17,7 +17,8 @@ from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
 from referee.errors import ConfigError, RefereeError
-from referee.runners.train_policy import check, train_policy
+from referee.learn.checks import check
+from referee.runners.train_policy import train_policy
 from referee.runners.train_reward import train_placed
 
 

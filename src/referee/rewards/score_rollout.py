@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,7 +22,7 @@ Pay = Callable[[Verdict], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class Scores:
     """What the model says of a rollout of T steps of N environments."""
 
     rewards: np.ndarray
@@ -43,6 +44,33 @@ class Scored:
         shares: into which these are divided, if this is the rollout of one; the mean over all shares is their sum.
         """
         return shares * self.seconds / len(self.rewards)
+
+
+@dataclass(frozen=True)
+class RolloutFrames:
+    """Frames of a rollout that a reward model scored, of the states that steps led to."""
+
+    where: np.ndarray
+    """bool[T,N]"""
+    frames: np.ndarray
+    """uint8[m,V,H,W,3], in the order of `where`, row by row."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[RolloutFrames]) -> RolloutFrames:
+        """Of rollouts that were made side by side, as of one."""
+        where = np.concatenate([part.where for part in parts], axis=1)
+        places = [np.stack(np.nonzero(part.where), axis=1) for part in parts]
+        first = np.cumsum([0, *(part.where.shape[1] for part in parts)])
+        order = np.concatenate([at[:, 0] * where.shape[1] + at[:, 1] + start
+                                for at, start in zip(places, first, strict=False)])  # fmt: skip
+        some = [part.frames for part in parts if len(part.frames)]
+        frames = np.concatenate(some)[np.argsort(order)] if some else parts[0].frames
+        return cls(where, frames)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """int[T,N]: which of the frames is of that step, where there is one."""
+        return np.cumsum(self.where).reshape(self.where.shape) - 1
 
 
 class FinalPictures:
@@ -100,7 +128,7 @@ def _nobody(ids: np.ndarray) -> Mapping[str, np.ndarray]:
 
 def score_finals(
     finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay, held: np.ndarray | None = None
-) -> Scored:
+) -> Scores:
     """Terminal mode: the model's reward at the steps at which episodes ended, 0 at all others.
 
     shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied. held: bool[T,N],
@@ -109,7 +137,7 @@ def score_finals(
     rewards, judged = np.zeros(shape, np.float32), np.zeros(shape, bool)
     success, probability = np.zeros(shape, bool), np.full(shape, np.nan, np.float32)
     if not len(finals):
-        return Scored(rewards, judged, success, probability)
+        return Scores(rewards, judged, success, probability)
     places = finals.places()
     verdict = rules.withhold(judge(finals.pictures()), None if held is None else held[places])
     rewards[places] = pay(verdict)
@@ -118,7 +146,7 @@ def score_finals(
         success[places] = verdict.success
     if verdict.probability is not None:
         probability[places] = verdict.probability
-    return Scored(
+    return Scores(
         rewards,
         judged,
         None if verdict.success is None else success,
@@ -129,7 +157,7 @@ def score_finals(
 def score_steps(
     observations: Mapping[str, np.ndarray], ended: np.ndarray, *, judge: Judge, pay: Pay, gate: Gate,
     held: np.ndarray | None = None,
-) -> Scored:  # fmt: skip
+) -> Scores:  # fmt: skip
     """Per-step mode: the model's reward for the state that each step led to.
 
     observations: {name: [T,N,…]} of these states; where an episode ended, of its own last state, not of the next
@@ -148,7 +176,7 @@ def score_steps(
     return pay_steps(judge(rows), ended, pay=pay, gate=gate, held=held)
 
 
-def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held: np.ndarray | None = None) -> Scored:
+def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held: np.ndarray | None = None) -> Scores:
     """The same for states that were judged already: the verdict is that of T·N states, [T,N] or in one row."""
     shape = np.shape(ended)
     parts = (None if each is None else np.reshape(each, shape)
@@ -158,4 +186,4 @@ def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held
     found = rules.gated_verdict(Verdict(*parts), began, gate, held)  # type: ignore[arg-type]
     if len(ended):
         gate.reset(ended[-1])
-    return Scored(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)
+    return Scores(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)

@@ -15,10 +15,10 @@ from referee.errors import ConfigError
 from referee.models import ModelSpec
 from referee.models.artifact import describe
 from referee.models.vlm.qwen import read_note, taught_both_ways
-from referee.runners.trends import chat_as_taught, input_as_taught
+from referee.rewards.classifier import OF_A_MODEL, set_fields
+from referee.rewards.window_model import chat_as_taught, input_as_taught
 from referee.training.recipe import TRAINED_AS_SET
 
-OF_A_MODEL = frozenset(ModelSpec.__dataclass_fields__)
 TRAINED = {"resnet": ResNetModelConfig, "binary_classifier": BinaryClassifierConfig}
 
 
@@ -85,11 +85,6 @@ def _crop(text: str) -> tuple[str, tuple[int, ...]]:
     if not camera or len(sides) != 4 or not all(side.strip().isdigit() for side in sides):
         raise ConfigError(f"actor.model.crop={text} cannot be read: write camera:top,left,height,width in pixels")
     return camera, tuple(map(int, sides))
-
-
-def set_fields(model: RewardModelConfig) -> dict[str, Any]:
-    """The fields of a `ModelSpec` that keys under `reward.model` set."""
-    return {name: value for name, value in vars(model).items() if value is not None and name in OF_A_MODEL}
 
 
 def _as_saved(model: RewardModelConfig) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def roll_out(
         once |= success
         returns += rewards
         lengths += 1
-        if isinstance(watch, SecondOpinion):  # of an arm that held, nobody knows what the last picture shows
+        if isinstance(watch, EvalScorer):  # of an arm that held, nobody knows what the last picture shows
             watch(env, success, rules.usable(done, np.asarray(void_steps(info))))
         elif watch is not None:
             watch(env, success, done)
@@ -102,7 +102,7 @@ def roll_out(
     return outcomes
 
 
-class SecondOpinion:
+class EvalScorer:
     """Hears what a reward model says about the last state of each episode, beside the truth."""
 
     def __init__(
