@@ -22,8 +22,7 @@ import torch  # noqa: E402 - after the cap
 
 from referee.config import load  # noqa: E402
 from referee.demo.ablation_runs import QUIET  # noqa: E402
-from referee.runners.background import BackgroundTraining  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 
 HEAD = (
     "| reward | | steps/s | updates/s | env waits | lag, s: median | 99 % | largest | updates ahead: median | 99 % "
@@ -39,17 +38,17 @@ def measure(name: str, lines: list[str], seconds: float) -> None:
     config = load("panda_sac_mlp", [*common, *lines]).config
     with tempfile.TemporaryDirectory() as folder:
         together = config.runner.background.enabled
-        run = (BackgroundTraining if together else Training)(config, Path(folder))
+        run = Trainer(config, Path(folder))
         run.warm_start(QUIET)
         try:
             for _ in range(WARM):
                 run.iterate()
-            start, steps, updates = time.perf_counter(), run.steps, run.actor.learner.updates  # type: ignore[union-attr]
+            start, steps, updates = time.perf_counter(), run.steps, run.learner.updates  # type: ignore[union-attr]
             rows = []
             while time.perf_counter() - start < seconds:
                 rows.append(run.iterate())
             spent = time.perf_counter() - start
-            speeds = (run.steps - steps) / spent, (run.actor.learner.updates - updates) / spent  # type: ignore[union-attr]
+            speeds = (run.steps - steps) / spent, (run.learner.updates - updates) / spent  # type: ignore[union-attr]
         finally:
             run.close()
     if together:

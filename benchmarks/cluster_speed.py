@@ -34,14 +34,14 @@ import torch  # noqa: E402 - after the cap
 from referee.config import Config, load  # noqa: E402
 from referee.config.cluster import ClusterConfig, NodeGroupConfig, PlacementConfig  # noqa: E402
 from referee.demo.ablation_runs import QUIET  # noqa: E402
+from referee.learn.batch import RolloutBatch  # noqa: E402
+from referee.learn.source import WorkerSource, launch_scorers  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
+from referee.learn.worker import RolloutWorker  # noqa: E402
 from referee.models import Artifact, Calibration, ModelSpec, build  # noqa: E402
 from referee.models.packed import Packed  # noqa: E402
-from referee.runners.crew import Crew  # noqa: E402
-from referee.runners.placed import PlacedTraining, launch_judges  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 from referee.runtime import Cluster  # noqa: E402
 from referee.runtime.engine import write_token  # noqa: E402
-from referee.workers.delivery import Delivery  # noqa: E402
 
 COMMON = ["actor.num_threads=1", "env.train.num_threads=1", "env.eval.num_threads=1", "env.eval.num_envs=1"]
 RAY = ["cluster.backend=ray", "cluster.component_placement={env: 0-0, reward: 0-0}"]
@@ -63,15 +63,15 @@ def paid_by(model: Path, mode: str) -> list[str]:
     return [*short, "reward.use_reward_model=true", f"reward.model.model_path={model}", f"reward.reward_mode={mode}"]
 
 
-def seconds_of(run: Training) -> float:
+def seconds_of(run: Trainer) -> float:
     return timed(run.iterate)
 
 
 @contextlib.contextmanager
-def training(lines: list[str], preset: str = "panda_ppo_mlp") -> Iterator[Training]:
+def training(lines: list[str], preset: str = "panda_ppo_mlp") -> Iterator[Trainer]:
     config = load(preset, [*COMMON, *lines]).config
     with tempfile.TemporaryDirectory() as folder:
-        run = (PlacedTraining if config.cluster.backend == "ray" else Training)(config, Path(folder))
+        run = Trainer(config, Path(folder))
         try:
             run.warm_start(QUIET)
             for _ in range(WARM):
@@ -167,13 +167,13 @@ def latency(model: Path, requests: int) -> None:
         for name, where in ways:
             with Cluster(where) as cluster:
                 for (envs, steps), (config, run, delivery) in deliveries.items():
-                    judges = launch_judges(cluster, config, run.payment)
-                    assert judges is not None and run.payment is not None
-                    packed = judges.share(Packed.of(run.payment.manager.artifact))
+                    judges = launch_scorers(cluster, config, run.reward)
+                    assert judges is not None and run.refinement is not None
+                    packed = judges.share(Packed.of(run.reward.manager.artifact))
                     times = []
                     for _ in range(requests + 5):
                         start = time.perf_counter()
-                        judges.judge(judges.share(delivery), run.payment.reward.cameras, packed, 0).wait()
+                        judges.score(judges.share(delivery), run.reward.cameras, packed, 0).wait()
                         times.append(time.perf_counter() - start)
                     times, count = times[5:], envs * steps
                     size = sum(images.nbytes for images in delivery.drawn.values()) / 1e6
@@ -184,14 +184,14 @@ def latency(model: Path, requests: int) -> None:
         run.close()
 
 
-def delivery_of(model: Path, envs: int, steps: int, mode: str = "per_step") -> tuple[Config, Training, Delivery]:
+def delivery_of(model: Path, envs: int, steps: int, mode: str = "per_step") -> tuple[Config, Trainer, RolloutBatch]:
     """A rollout with its pictures, as an env worker sends it."""
     lines = [*paid_by(model, mode), f"env.train.num_envs={envs}", f"algorithm.rollout_steps={steps}",
              f"actor.global_batch_size={min(640, envs * steps)}"]  # fmt: skip
     config = load("panda_ppo_mlp", [*COMMON, *lines]).config
     folder = Path(tempfile.mkdtemp(prefix="referee-crew-"))
-    run = Training(config, folder)
-    crew = Crew(config, folder, run.policy.spec)
+    run = Trainer(config, folder)
+    crew = RolloutWorker(config, folder, run.policy.spec)
     made = crew.collect(0)
     crew.close()
     shutil.rmtree(folder, ignore_errors=True)
@@ -205,23 +205,23 @@ def recovery(model: Path, times: int) -> None:
     print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
     lines = [*ENV_BOUND, *paid_by(model, "per_step"), "cluster.max_restarts=1000"]
     with training([*lines, "cluster.component_placement={env: 0-1, reward: 0-0}", "cluster.backend=ray"]) as run:
-        assert isinstance(run, PlacedTraining) and run.payment is not None and run._judges is not None
+        source = run.source
+        assert isinstance(source, WorkerSource) and source.scorers is not None
         paid: list[int] = []
-        pay = run.payment.pay
+        relabel = run.relabel
 
-        def counted(rollout, *args, **kwargs):  # type: ignore[no-untyped-def]
-            numbers = pay(rollout, *args, **kwargs)
-            paid.append(int(np.isfinite(rollout.rewards).sum()))
-            return numbers
+        def counted(batch: RolloutBatch) -> None:
+            relabel(batch)
+            paid.append(int(np.isfinite(batch.rollout.rewards).sum()))
 
-        run.payment.pay = counted  # type: ignore[method-assign]
+        run.relabel = counted  # type: ignore[method-assign]
         normal = statistics.median(seconds_of(run) for _ in range(3))
         size = run.rollout.steps * run.rollout.num_envs
-        for name, group, share in (("an env worker", run._crews, 0.3), ("the reward worker", run._judges, 0.8)):
+        for name, group, share in (("an env worker", source.group, 0.3), ("the reward worker", source.scorers, 0.8)):
             more, wanted, again = [], 0, 0
             paid.clear()
             for _ in range(times):
-                run._crews.keep()
+                source.group.keep()
                 pid = group.pid().wait()[0]
                 threading.Timer(share * normal, os.kill, (pid, signal.SIGKILL)).start()
                 more.append(seconds_of(run) - normal)
@@ -242,21 +242,22 @@ def paper(model: Path, times: int) -> None:
     rows: dict[str, list[str]] = {}
     for mode, steps in (("terminal", 50), ("per_step", 10)):
         config, run, made = delivery_of(model, envs, steps, mode)
-        crew = Crew(config, Path(), run.policy.spec)
+        crew = RolloutWorker(config, Path(), run.policy.spec)
         seconds = statistics.median(timed(partial(crew.collect, 0)) for _ in range(times))
-        assert run.payment is not None
+        assert run.refinement is not None
         with Cluster(ClusterConfig()) as cluster:
-            judge = launch_judges(cluster, config, run.payment)
+            judge = launch_scorers(cluster, config, run.reward)
             assert judge is not None
-            packed, cameras = Packed.of(run.payment.manager.artifact), run.payment.reward.cameras
-            look = partial(judge.judge, made, cameras, packed, 0)
+            packed, cameras = Packed.of(run.reward.manager.artifact), run.reward.cameras
+            look = partial(judge.score, made, cameras, packed, 0)
             look()
             judging = statistics.median(timed(look) for _ in range(times))
         size, drawn = len(pickle.dumps(made, 5)), len(pickle.dumps(made.drawn, 5))
         weights = len(pickle.dumps({name: each.numpy() for name, each in run.policy.state_dict().items()}, 5))
         run.warm_start(QUIET)
         run.iterate()
-        update = partial(run.actor.update, run.rollout, progress=0.0, iteration=99)
+        run.learner.remember(run.rollout)
+        update = partial(run.learner.learn, progress=0.0, iteration=99)
         learning = statistics.median(timed(update) for _ in range(times))
         shown = len(made.rollout.finals) if mode == "terminal" else envs * steps
         crew.close()

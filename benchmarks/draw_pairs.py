@@ -17,7 +17,7 @@ cpu.cap_if_needed()
 
 from referee.config import PandaEnvConfig, load  # noqa: E402
 from referee.envs.panda.env import PandaVectorEnv  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.sim.assets import Detail  # noqa: E402
 from referee.sim.camera import Camera  # noqa: E402
 from reward_speed import Drawing  # noqa: E402 - after the cap
@@ -45,8 +45,8 @@ def picture_costs(pixels: int, repeat: int, num_envs: int = 64) -> dict[str, flo
 def training_rates(repeat: int) -> dict[str, list[float]]:
     """Steps/s of PPO's iterations, drawn at full detail, drawn as layers and not drawn, in turns."""
     config = load("panda_ppo_mlp").config
-    runs = {"full": Drawing(config), "fast": Drawing(config), "not drawn": Training(config)}
-    env = runs["full"].env.env
+    runs = {"full": Drawing(config), "fast": Drawing(config), "not drawn": Trainer(config)}
+    env = runs["full"].env
     env._camera = Camera(env.task.scene, env.cameras, env.image_size, detail="full")
     rates: dict[str, list[float]] = defaultdict(list)
     for run in runs.values():

@@ -7,7 +7,7 @@ from referee.config import PandaEnvConfig
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.panda.tasks import TASKS
 from referee.envs.policies import make_policy
-from referee.runners.rollout import roll_out
+from referee.learn.roll_out import roll_out
 
 NOISES = (0.0, 0.2, 0.4, 0.8)
 

@@ -18,7 +18,7 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.models import Artifact  # noqa: E402 - after the cap
-from referee.rewards.gates import Gate  # noqa: E402
+from referee.rewards import Gate  # noqa: E402
 from referee.runners.trained import bring_back  # noqa: E402
 
 GATES = ((1, 1), (2, 3), (3, 5), (5, 8))

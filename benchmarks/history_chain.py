@@ -35,9 +35,9 @@ from referee.datasets.source import open_source  # noqa: E402
 from referee.datasets.windows import build_windows  # noqa: E402
 from referee.envs.panda.env import PandaVectorEnv  # noqa: E402
 from referee.envs.panda.experts import EXPERTS  # noqa: E402
+from referee.learn.environments import make_env  # noqa: E402
+from referee.learn.roll_out import roll_out  # noqa: E402
 from referee.models.vlm.tiny import TinyOptions, tiny_init  # noqa: E402
-from referee.runners.environments import make_env  # noqa: E402
-from referee.runners.rollout import roll_out  # noqa: E402
 from referee.training.vlm.segments import read_segments  # noqa: E402
 from referee.training.vlm.settings import FineTuning  # noqa: E402
 from referee.training.vlm.sft import fine_tune  # noqa: E402

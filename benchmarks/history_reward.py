@@ -31,14 +31,15 @@ from referee.config import Config, load  # noqa: E402
 from referee.config.vlm import VLMModelConfig, values  # noqa: E402
 from referee.datasets.windows import trends  # noqa: E402
 from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
+from referee.learn.batch import RolloutBatch  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.models.vlm import make_reward_parser  # noqa: E402
-from referee.rewards import Scored  # noqa: E402
+from referee.rewards import Scores  # noqa: E402
+from referee.rewards import window_model as runner_trends  # noqa: E402
 from referee.rewards.assign import pay_windows  # noqa: E402
 from referee.rewards.history import History, HistoryBuffer, Windows  # noqa: E402
-from referee.rewards.trend import TrendManager  # noqa: E402
-from referee.runners import trends as runner_trends  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
-from referee.runners.trends import TrendPayment  # noqa: E402
+from referee.rewards.window_scorer import WindowScorer  # noqa: E402
+from referee.rewards.windows import WindowReward  # noqa: E402
 
 STEPS, EPISODE, PIXELS = 50, 50, 64
 DELTA = 0.03
@@ -85,7 +86,7 @@ class Blind:
         return {"main_images": np.zeros((self.num_envs if ids is None else len(ids), 1), np.uint8)}
 
 
-class Told(TrendManager):
+class Told(WindowScorer):
     """Knows how far each state is."""
 
     def __init__(self, config: Config, options: Any) -> None:
@@ -94,15 +95,15 @@ class Told(TrendManager):
         super().__init__(None, options, task="", assign=config.reward.history_reward_assign)
         self._parser = make_reward_parser(model.reward_parser_name, values(model.reward_parser_params))
 
-    def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
+    def score(self, windows: Windows, shape: tuple[int, int]) -> Scores:
         bounds = np.stack([windows.starts, windows.starts + windows.lengths], axis=1)
         _, names = trends(windows.frames["progress"], bounds, DELTA)
         rewards = np.array([self._parser(name)[1] for name in names], np.float32)
         paid, judged = pay_windows(windows, rewards, shape, assign=self._assign, interval_reward=0.0)
-        return Scored(paid, judged, None, None)
+        return Scores(paid, judged, None, None)
 
 
-class Oracle(Training):
+class Oracle(Trainer):
     """A run whose windows are judged by the truth."""
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -111,19 +112,18 @@ class Oracle(Training):
             super().__init__(config, folder)
         finally:
             runner_trends.make_window_model = make_model
-        assert isinstance(self.payment, TrendPayment)
-        worker = self.payment.reward
+        worker = self.reward
+        assert isinstance(worker, WindowReward)
         worker.manager = Told(config, worker.options)
-        worker._env = Blind(self.env.env)  # type: ignore[assignment]
+        worker._env = Blind(self.env)  # type: ignore[assignment]
 
 
-class Unpaid(Training):
+class Unpaid(Trainer):
     """A run in which nothing is paid."""
 
-    def _collect(self, step: int) -> dict[str, float]:
-        numbers = super()._collect(step)
-        self.rollout.rewards[:] = 0
-        return numbers
+    def relabel(self, batch: RolloutBatch) -> None:
+        super().relabel(batch)
+        batch.rollout.rewards[:] = 0
 
 
 def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
@@ -146,7 +146,7 @@ def config_of(arm: str, start: Path, options: argparse.Namespace) -> Config:
 
 def row(arm: str, start: Path, options: argparse.Namespace) -> None:
     """Train one arm, and print it."""
-    kind = {"none": Unpaid, "oracle": Oracle}.get(arm, Training)
+    kind = {"none": Unpaid, "oracle": Oracle}.get(arm, Trainer)
     run = kind(config_of(arm, start, options), options.out / f"{arm}_{options.task}_{options.seed}")
     began = time.perf_counter()
     run.warm_start(QUIET)
@@ -155,10 +155,10 @@ def row(arm: str, start: Path, options: argparse.Namespace) -> None:
         run.iterate()
         if run.iteration % options.eval_interval == 0 or run.finished():
             course.append(100 * run.evaluate()["eval/success_at_end"])
-            print(f"{arm}: {run.steps:,} steps, {run.outcomes.rate()}", file=sys.stderr, flush=True)
+            print(f"{arm}: {run.steps:,} steps, {run.evaluation.outcomes.rate()}", file=sys.stderr, flush=True)
     said = "| | | |"
-    if arm == "history" and isinstance(run.payment, TrendPayment):
-        account = run.payment.manager.account()
+    if arm == "history" and isinstance(run.reward, WindowReward):
+        account = run.reward.manager.account()
         asked = max(1.0, account["windows"])
         said = (
             f"| {account['windows']:,.0f} | {100 * account['invalid'] / asked:.1f} % "
@@ -167,7 +167,8 @@ def row(arm: str, start: Path, options: argparse.Namespace) -> None:
     minutes = (time.perf_counter() - began) / 60
     points = " ".join(f"{each:.0f}" for each in course)
     print(
-        f"| {options.task} | {arm} | {run.outcomes.rate()} | {points} | {run.steps:,} | {minutes:.1f} {said}",
+        f"| {options.task} | {arm} | {run.evaluation.outcomes.rate()} | {points} | {run.steps:,} "
+        f"| {minutes:.1f} {said}",
         flush=True,
     )
     run.close()

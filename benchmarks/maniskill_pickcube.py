@@ -24,9 +24,9 @@ import torch  # noqa: E402 - after the cap
 from referee.cli import main as referee  # noqa: E402
 from referee.config import load  # noqa: E402
 from referee.demo.ablation_runs import QUIET, learn  # noqa: E402
+from referee.learn.roll_out import roll_out  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.rl.policy import Player  # noqa: E402
-from referee.runners.rollout import roll_out  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 
 DEMOS, NOISE, DEMO_SEED, FRESH_SEED, EPISODES = 50, 0.05, 800_000, 3_000_000, 256
 ROW = "row.md"
@@ -49,10 +49,10 @@ def demonstrations(seed: int, folder: Path) -> Path:
     return place
 
 
-def judged(run: Training) -> str:
+def judged(run: Trainer) -> str:
     """Success on fresh episodes, at the end and at any time, as cells of a table."""
-    player = Player(run.policy, run.eval_env)
-    found = roll_out(run.eval_env, player, EPISODES, seed=FRESH_SEED, observe=player.see)
+    player = Player(run.policy, run.evaluation.env)
+    found = roll_out(run.evaluation.env, player, EPISODES, seed=FRESH_SEED, observe=player.see)
     return f"{found.rate()} | {found.rate(once=True)}"
 
 
@@ -63,7 +63,7 @@ def row(seed: int, lines: list[str], folder: Path) -> None:
         print((place / ROW).read_text(), flush=True)
         return
     demos = demonstrations(seed, folder)
-    run = Training(
+    run = Trainer(
         load("maniskill_rlpd_mlp", [f"runner.seed={seed}", f"algorithm.demos.path={demos}", *lines]).config, place
     )
     run.warm_start(QUIET)

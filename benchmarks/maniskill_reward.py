@@ -34,9 +34,9 @@ from referee.cli import main as referee  # noqa: E402
 from referee.config import Config, load  # noqa: E402
 from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.episodes import EpisodeStore  # noqa: E402
+from referee.learn.roll_out import EvalScorer, roll_out  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.rl.policy import Player  # noqa: E402
-from referee.runners.rollout import SecondOpinion, roll_out  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 
 MODEL = "reward/checkpoints/best_model"
 DATA_SEED, AUDIT_SEED, FRESH_SEED, FRESH = 700_000, 750_000, 3_000_000, 256
@@ -143,7 +143,7 @@ def clone(name: str, folder: Path, seed: int) -> str:
     """The weak policy, as a run of no steps."""
     cloning = [f"episodes={TASKS[name].cloned}", f"noise={TASKS[name].clone_noise}", "epochs=100"]
     lines = [*common(name), *(f"algorithm.bc_warmup.{line}" for line in cloning), f"runner.seed={seed}"]
-    run = Training(load("maniskill_ppo_mlp", lines).config, folder)
+    run = Trainer(load("maniskill_ppo_mlp", lines).config, folder)
     run.warm_start(QUIET)
     run.save()
     run.close()
@@ -166,7 +166,7 @@ def arm_config(name: str, arm: str, steps: int, seed: int, folder: Path, lines: 
 
 def train_arm(config: Config, folder: Path, *, learns: bool) -> str:
     """Learn on to the end of the steps, and evaluate."""
-    run = Training(config, folder)
+    run = Trainer(config, folder)
     if any(folder.glob("checkpoints/step_*")):
         run.resume(folder)
     else:
@@ -186,18 +186,18 @@ def train_arm(config: Config, folder: Path, *, learns: bool) -> str:
     if learns:
         run.save()
     text = evaluated(run)
-    if run.verdicts is not None and (refiner := run.verdicts.refiner) is not None:
-        text += f"; {refiner.account(0.0)['labels']:.0f} labels, {len(run.verdicts.swaps)} model swaps"
+    if run.refinement is not None and (refiner := run.refinement.refiner) is not None:
+        text += f"; {refiner.account(0.0)['labels']:.0f} labels, {len(run.refinement.swaps)} model swaps"
     run.close()
     return f"{run.steps:,} steps in {run.seconds / 60:.1f} minutes; {text}" if learns else text
 
 
-def evaluated(run: Training) -> str:
+def evaluated(run: Trainer) -> str:
     """True success at any time and at the end of fresh episodes, and the model's verdicts on the ends."""
-    assert run.verdicts is not None
-    player = Player(run.policy, run.eval_env)
-    second = SecondOpinion(run.verdicts.manager, run.verdicts.reward.cameras)
-    outcomes = roll_out(run.eval_env, player, FRESH, seed=FRESH_SEED, observe=player.see, watch=second)
+    assert run.refinement is not None
+    player = Player(run.policy, run.evaluation.env)
+    second = EvalScorer(run.reward.manager, run.reward.cameras)
+    outcomes = roll_out(run.evaluation.env, player, FRESH, seed=FRESH_SEED, observe=player.see, watch=second)
     model = second.truth.log("x")["x/model_success"]
     return (
         f"true success at any time {outcomes.rate(once=True)}, at the end {outcomes.rate()}; "

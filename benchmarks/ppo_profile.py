@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from referee.config import load
-from referee.runners.training import Training
+from referee.learn.trainer import Trainer
 
 
 class Stopwatch:
@@ -48,16 +48,16 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        run = Training(load("panda_ppo_mlp", [f"env.train.task={args.task}"]).config, Path(folder))
+        run = Trainer(load("panda_ppo_mlp", [f"env.train.task={args.task}"]).config, Path(folder))
         run.warm_start(Console(quiet=True))
         for _ in range(5):
             run.iterate()
-        watch, env, learner = Stopwatch(), run.env.env, run.actor.learner
+        watch, env, learner = Stopwatch(), run.env, run.learner
         watch.wrap(env._sim._batch, "step", "physics, in C")  # type: ignore[attr-defined]
         watch.wrap(env._sim, "hand_target", "inverse kinematics")  # type: ignore[attr-defined]
         watch.wrap(env, "step", "truth, reward, observation, resets")
         watch.wrap(run.policy, "act", "acting")
-        watch.wrap(run.roller, "collect", "episode counts, storing")
+        watch.wrap(run.source.collector, "collect", "episode counts, storing")
         watch.wrap(learner, "prepare", "values, densities, advantages")
         watch.wrap(learner, "backward", "loss and its gradient")
         watch.wrap(learner.optimizer, "step", "optimiser")

@@ -22,12 +22,12 @@ def referee(task: str, iterations: int, seed: int) -> dict[str, Any]:
     from rich.console import Console
 
     from referee.config import load
-    from referee.runners.training import Training
+    from referee.learn.trainer import Trainer
 
     torch.set_num_threads(1)
     loaded = load("panda_ppo_mlp", [f"env.train.task={task}", f"runner.seed={seed}", f"env.train.num_envs={NUM_ENVS}"])
     with tempfile.TemporaryDirectory() as folder:
-        run = Training(loaded.config, Path(folder))
+        run = Trainer(loaded.config, Path(folder))
         run.warm_start(Console(quiet=True))
         curve = []
         run.iterate()

@@ -43,9 +43,9 @@ from referee.demo.ablation_runs import (  # noqa: E402
     weak_config,
     weak_policy,
 )
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.metrics.intervals import Estimate  # noqa: E402
 from referee.runners.logbook import METRICS  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 from referee.sim.scene import CONTROL_HZ  # noqa: E402
 
 RECORDED, DATA_SEED, FRESH_SEED, EPISODES = 200, 700_000, 3_000_000, 512
@@ -112,19 +112,19 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
         return
     ungated = ["reward.gate_k=1", "reward.gate_n=1"] if arm != "guards" and mode == "per_step" else []
     lines = [*ARMS[arm], *ungated, f"reward.reward_mode={mode}", *config]
-    run = Training(arm_config(task, seed, start, model, *lines), place)
+    run = Trainer(arm_config(task, seed, start, model, *lines), place)
     run.warm_start(QUIET)
     course = learn(run, lambda numbers: note(run, numbers))
     ends = judge(run, EPISODES, seed=FRESH_SEED), judge(run, EPISODES, seed=FRESH_SEED, noise=True)
-    assert run.payment is not None
-    alarm, refiner = run.payment.alarm, run.payment.refiner
+    assert run.refinement is not None
+    alarm, refiner = run.alarm, run.refinement.refiner
     account = {} if refiner is None else refiner.account(run.steps / CONTROL_HZ)
     rounds = [] if refiner is None else [sum(each.seconds.values()) for each in refiner.rounds if each.compared]
     text = (
         f"| {task} | {seed} | {mode} | {arm} | {ends[0]} | {ends[1]} | {points(course.gap(POOLED))} "
         f"| {100 * largest(course):+.1f} | {curve(course.true)} | {curve(course.model)} "
         f"| {'–' if alarm is None or alarm.first_at is None else f'{alarm.first_at:,}'} | {account.get('labels', 0)} "
-        f"| {len(run.payment.swaps)} | {f'{np.median(rounds):.0f} ({max(rounds):.0f})' if rounds else '–'} "
+        f"| {len(run.refinement.swaps)} | {f'{np.median(rounds):.0f} ({max(rounds):.0f})' if rounds else '–'} "
         f"| {run.seconds / 60:.1f} |"
     )
     print(text, flush=True)
@@ -132,7 +132,7 @@ def row(task: str, seed: int, mode: str, arm: str, config: list[str], start: Pat
     run.close()
 
 
-def note(run: Training, numbers: dict[str, float]) -> None:
+def note(run: Trainer, numbers: dict[str, float]) -> None:
     """Keep the numbers of an iteration, so that a course can be looked at again."""
     run.folder.mkdir(parents=True, exist_ok=True)
     with (run.folder / METRICS).open("a") as lines:
@@ -145,7 +145,7 @@ def scratch(task: str, seed: int, steps: int, threads: list[str], model: Path, f
     if (place / ROW).exists():
         print((place / ROW).read_text(), flush=True)
         return
-    run = Training(scratch_config(task, seed, model, f"runner.max_steps={steps}", *threads), place)
+    run = Trainer(scratch_config(task, seed, model, f"runner.max_steps={steps}", *threads), place)
     run.warm_start(QUIET)
     course = learn(run, lambda numbers: note(run, numbers))
     end = judge(run, EPISODES, seed=FRESH_SEED)

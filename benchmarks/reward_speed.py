@@ -20,30 +20,30 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.config import load  # noqa: E402 - after the cap
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build  # noqa: E402
 from referee.models.artifact import embed  # noqa: E402
 from referee.models.contract import RewardModel  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 
 
-class Drawing(Training):
+class Drawing(Trainer):
     """Draws what a model would look at, and does not look."""
 
     def iterate(self) -> dict[str, float]:
-        step = self.env.env.step
+        step = self.env.step
 
         def drawn(actions: np.ndarray) -> object:
             result = step(actions)
-            self.env.env.render_cameras()
+            self.env.render_cameras()
             if (result[2] | result[3]).any():
-                self.env.env.render_cameras(np.flatnonzero(result[2] | result[3]), final=True)
+                self.env.render_cameras(np.flatnonzero(result[2] | result[3]), final=True)
             return result
 
-        self.env.env.step = drawn  # type: ignore[method-assign,assignment]
+        self.env.step = drawn  # type: ignore[method-assign,assignment]
         try:
             return super().iterate()
         finally:
-            self.env.env.step = step  # type: ignore[method-assign]
+            self.env.step = step  # type: ignore[method-assign]
 
 
 def _reference(net: RewardModel, frames: np.ndarray) -> Reference:
@@ -78,10 +78,10 @@ def main() -> int:
         ]
         plain = load("panda_ppo_mlp").config
         pairs = [
-            ("PPO, environment's reward", Training, plain),
-            ("PPO, terminal reward model", Training, load("panda_ppo_mlp", learned).config),
+            ("PPO, environment's reward", Trainer, plain),
+            ("PPO, terminal reward model", Trainer, load("panda_ppo_mlp", learned).config),
             ("PPO, every state drawn", Drawing, plain),
-            ("PPO, per-step reward model", Training, load("panda_ppo_mlp", [*learned, per_step]).config),
+            ("PPO, per-step reward model", Trainer, load("panda_ppo_mlp", [*learned, per_step]).config),
         ]
         for pair in (pairs[:2], pairs[2:]):
             runs = [(name, kind(config)) for name, kind, config in pair]

@@ -30,7 +30,7 @@ from referee.envs import make_vec  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
 from referee.episodes import EpisodeStore, Meta  # noqa: E402
 from referee.episodes.recorder import Recorder, Wanted  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from refinement import reward_model  # noqa: E402
 
 DEMOS, NOISE, DEMO_SEED, FRESH_SEED, EPISODES = 20, 0.2, 800_000, 3_000_000, 256
@@ -81,7 +81,7 @@ def row(task: str, seed: int, arm: str, lines: list[str], folder: Path) -> None:
         return
     demos = demonstrations(task, seed, folder)
     own = [f"env.train.task={task}", f"runner.seed={seed}", f"algorithm.demos.path={demos}"]
-    run = Training(load(PRESETS[arm], [*own, *lines]).config, place)
+    run = Trainer(load(PRESETS[arm], [*own, *lines]).config, place)
     run.warm_start(QUIET)
     cloned = judge(run, EPISODES, seed=FRESH_SEED)
     curve: list[list[float]] = []
@@ -96,12 +96,12 @@ def row(task: str, seed: int, arm: str, lines: list[str], folder: Path) -> None:
     minutes = (time.perf_counter() - start) / 60
     found = judge(run, EPISODES, seed=FRESH_SEED)
     reached = [int(step) for step, share in curve if share >= 0.9]
-    refiner = run.payment.refiner if run.payment is not None else None
+    refiner = run.refinement.refiner if run.refinement is not None else None
     labels = 0 if refiner is None else refiner.account(0.0)["labels"]
-    updates = run.actor.learner.updates  # type: ignore[union-attr]
+    updates = run.learner.updates  # type: ignore[union-attr]
     text = (
         f"| {task} | {seed} | BC | {cloned} | | | | 0 | | | |\n"
-        f"| {task} | {seed} | {arm} | {found} | {run.outcomes.rate(once=True).share:.0%} "
+        f"| {task} | {seed} | {arm} | {found} | {run.evaluation.outcomes.rate(once=True).share:.0%} "
         f"| {f'{reached[0]:,}' if reached else '–'} | {' '.join(f'{100 * share:.0f}' for _, share in curve)} "
         f"| {run.steps:,} | {minutes:.1f} | {updates / run.seconds:.0f} | {labels} |"
     )

@@ -26,7 +26,7 @@ def referee(task: str, steps: int, seed: int, threads: int, width: int) -> dict[
     from rich.console import Console
 
     from referee.config import load
-    from referee.runners.training import Training
+    from referee.learn.trainer import Trainer
 
     torch.set_num_threads(1)
     lines = [
@@ -36,7 +36,7 @@ def referee(task: str, steps: int, seed: int, threads: int, width: int) -> dict[
         f"algorithm.random_steps={STARTS}", f"algorithm.rollout_steps={ROLLOUT}",
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        run = Training(load("panda_sac_mlp", lines).config, Path(folder))
+        run = Trainer(load("panda_sac_mlp", lines).config, Path(folder))
         run.warm_start(Console(quiet=True))
         curve, seconds = [], 0.0
         while run.steps < steps:

@@ -29,11 +29,11 @@ cpu.cap_if_needed()
 import torch  # noqa: E402 - after the cap
 
 from referee.episodes import EpisodeStore  # noqa: E402
+from referee.learn.roll_out import EvalScorer, roll_out  # noqa: E402
 from referee.metrics.rates import Rate  # noqa: E402
 from referee.models import Artifact  # noqa: E402
 from referee.rewards import RewardManager, RewardOptions  # noqa: E402
 from referee.runners.logbook import read_metrics  # noqa: E402
-from referee.runners.rollout import SecondOpinion, roll_out  # noqa: E402
 from referee.runners.trained import TWINS, bring_back  # noqa: E402
 
 DEMOS, RECORDED, FRESH = 20, 60, 40
@@ -109,7 +109,7 @@ def judged(checkpoint: Path, model: Path, episodes: int) -> tuple[Rate, float]:
     """True success of a checkpoint's mean actions in fresh episodes, and what the model says of their last states."""
     env, player = bring_back(checkpoint, TWINS)
     artifact = Artifact.open(model)
-    second = SecondOpinion(RewardManager(artifact, RewardOptions()), artifact.spec.cameras)
+    second = EvalScorer(RewardManager(artifact, RewardOptions()), artifact.spec.cameras)
     found = roll_out(env, player, episodes, seed=FRESH_SEED, observe=player.see, watch=second)
     env.close()
     return found.rate(), second.truth.log("x")["x/model_success"]

@@ -36,14 +36,14 @@ from referee.datasets.windows import NEGATIVE, POSITIVE, build_windows  # noqa: 
 from referee.demo.ablation_runs import QUIET, weak_config, weak_policy  # noqa: E402
 from referee.envs.contract import RefereeVectorEnv  # noqa: E402
 from referee.envs.policies import make_policy  # noqa: E402
+from referee.learn.environments import make_env  # noqa: E402
+from referee.learn.roll_out import roll_out  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 from referee.metrics import Rate  # noqa: E402
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut  # noqa: E402
 from referee.models.vlm.prompts import make_input_builder  # noqa: E402
 from referee.models.vlm.qwen import QwenOptions, load  # noqa: E402
 from referee.models.vlm.tiny import tiny_init  # noqa: E402
-from referee.runners.environments import make_env  # noqa: E402
-from referee.runners.rollout import roll_out  # noqa: E402
-from referee.runners.training import Training  # noqa: E402
 from referee.training.vlm.batches import score_segments  # noqa: E402
 from referee.training.vlm.scores import TrendScores  # noqa: E402
 from referee.training.vlm.segments import Segment, read_segments  # noqa: E402
@@ -120,7 +120,7 @@ def live(folder: Path, task: str, steps: int, *, seed: int = 0) -> None:
              "actor.model.fresh_critic=true", "algorithm.critic_warmup=5", "algorithm.normalise_observations=false",
              f"runner.max_steps={steps}", "runner.eval_episodes=64",
              "env.train.data_collection.enabled=true"]  # fmt: skip
-    run = Training(load_preset("panda_ppo_mlp", lines).config, folder / f"live_{seed}")
+    run = Trainer(load_preset("panda_ppo_mlp", lines).config, folder / f"live_{seed}")
     run.warm_start(QUIET)
     while not run.finished():
         numbers = run.iterate()

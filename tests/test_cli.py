@@ -120,10 +120,10 @@ def test_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     from referee.config import Config
 
     demo = importlib.import_module("referee.demo.recipe")  # the package holds a function of that name
-    from referee.runners.training import Training
+    from referee.learn.trainer import Trainer
 
-    def begun(config: Config, folder: Path) -> Training:
-        run = Training(config, folder)
+    def begun(config: Config, folder: Path) -> Trainer:
+        run = Trainer(config, folder)
         run.warm_start(demo.QUIET)
         run.iterate()
         run.evaluate()

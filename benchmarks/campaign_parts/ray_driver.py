@@ -18,7 +18,8 @@ cpu.cap_if_needed()
 from referee.config import load  # noqa: E402 - after the cap
 from referee.demo.ablation_runs import QUIET  # noqa: E402
 from referee.errors import RefereeError  # noqa: E402
-from referee.runners.train_policy import check, make_training  # noqa: E402
+from referee.learn.checks import check  # noqa: E402
+from referee.learn.trainer import Trainer  # noqa: E402
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=10",
@@ -33,23 +34,23 @@ UNPAID = -12345.0
 def main(folder: Path, iterations: int, *settings: str) -> int:
     config = load("panda_ppo_mlp", [*SMALL, *settings]).config
     check(config)
-    run: Any = make_training(config, folder)
+    run: Any = Trainer(config, folder)
     try:
         saved = sorted((folder / "checkpoints").glob("step_*"), key=lambda path: int(path.name[5:]))
         if saved:
             run.resume(saved[-1])
         else:
             run.warm_start(QUIET)
-        give = run.payment.pay
+        give = run.relabel
         workers: list[int] = []
 
-        def counted(rollout: Any, *args: Any, **kwargs: Any) -> Any:
+        def counted(batch: Any) -> None:
             """A reward that is not given leaves its mark; one that is given twice is a worker's second call."""
-            workers.append(kwargs.get("who", 0))
-            rollout.rewards[:] = UNPAID
-            return give(rollout, *args, **kwargs)
+            workers.append(batch.worker)
+            batch.rollout.rewards[:] = UNPAID
+            give(batch)
 
-        run.payment.pay = counted
+        run.relabel = counted
         for iteration in range(iterations):
             print("begins", iteration, flush=True)
             workers.clear()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, `kill` and whoever shuts the machine down, and a terminal or connection that is closed."""
 
 
 @contextmanager

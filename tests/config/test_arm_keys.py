@@ -8,8 +8,8 @@ from referee.config import FrankaEnvConfig, load, to_yaml
 from referee.config.endings import ending
 from referee.envs.franka.setup import Setup
 from referee.errors import ConfigError, RefereeError
-from referee.runners.environments import with_robot
-from referee.runners.train_policy import check
+from referee.learn.checks import check
+from referee.learn.environments import with_robot
 
 RLPD = "realworld_peginsertion_rlpd_cnn_async"
 

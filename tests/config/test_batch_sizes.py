@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from referee.config import load, show, to_yaml
 from referee.config.batches import minibatch_size
 from referee.errors import ConfigError
-from referee.runners.train_policy import check
+from referee.learn.checks import check
 
 PPO = [
     "panda_ppo_mlp",

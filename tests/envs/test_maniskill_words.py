@@ -10,7 +10,7 @@ import pytest
 
 from referee.config import load
 from referee.envs.maniskill.tasks import unseen
-from referee.runners import environments
+from referee.learn import environments
 
 ROOT = Path(__file__).parents[2]
 PAID = ["maniskill_ppo_mlp_resnet_reward", "maniskill_sac_mlp_resnet_reward_async"]

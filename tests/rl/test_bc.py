@@ -9,10 +9,10 @@ from referee.config.learning import ActorConfig, BCConfig, PPOConfig
 from referee.envs import make_vec
 from referee.envs.policies import demonstrations
 from referee.errors import RefereeError
+from referee.learn.roll_out import roll_out
 from referee.rl.bc import clone
 from referee.rl.policy import Player, Policy, PolicySpec
 from referee.rl.ppo import PPO
-from referee.runners.rollout import roll_out
 
 SPEC = PolicySpec("mlp", state_size=3, image_size=0, views=0, action_size=2, hidden_dims=(32,))
 

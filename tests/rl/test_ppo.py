@@ -10,13 +10,13 @@ import torch
 from referee.config import PandaEnvConfig
 from referee.config.learning import ActorConfig, OptimConfig, PPOConfig
 from referee.envs import make_vec
+from referee.learn.collector import Collector
 from referee.rl.batch import Batch
 from referee.rl.optim import DivergedError
 from referee.rl.policy import Policy, PolicySpec
 from referee.rl.ppo import PPO
 from referee.rl.rollout import Rollout
 from referee.workers.env import EnvWorker
-from referee.workers.rollout import RolloutWorker
 
 SPEC = PolicySpec("mlp", state_size=4, image_size=0, views=0, action_size=2, hidden_dims=(8,))
 
@@ -74,7 +74,7 @@ def collected(num_envs: int = 4, steps: int = 6, horizon: int = 4, log_std: floa
     torch.manual_seed(0)
     policy = Policy(PolicySpec.of(env, "mlp", (16,), log_std))
     rollout = Rollout(env, steps, policy.inputs)
-    RolloutWorker(policy, seed=0).collect(EnvWorker(env, seed=0), rollout)
+    Collector(policy, seed=0).collect(EnvWorker(env, seed=0), rollout)
     return rollout, policy
 
 
@@ -112,7 +112,7 @@ def test_prepared_densities_are_those_of_the_acting_policy() -> None:
 def test_rollout_arrays_are_allocated_once() -> None:
     env = make_vec(PandaEnvConfig(task="Reach", num_envs=2, max_episode_steps=4))
     policy = Policy(PolicySpec.of(env, "mlp", (16,), -0.5))
-    rollout, worker, roller = Rollout(env, 5, policy.inputs), EnvWorker(env, seed=0), RolloutWorker(policy, seed=0)
+    rollout, worker, roller = Rollout(env, 5, policy.inputs), EnvWorker(env, seed=0), Collector(policy, seed=0)
     before = [rollout.rewards.ctypes.data, rollout.observations["states"].ctypes.data]
     for _ in range(3):
         roller.collect(worker, rollout)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.rl.lived import FRAME, World, frames
 
 from referee.errors import RefereeError
+from referee.rewards import RolloutFrames
 from referee.rl.album import CHUNK, Album
 from referee.rl.replay import CUT, END, STEP, Replay
-from referee.rl.rollout import Pictures
 
 
 def replay(num_envs: int, capacity: int, album: Album | None = None) -> Replay:
@@ -107,7 +107,7 @@ def test_another_model_pays_anew_for_all_that_is_remembered(every: bool) -> None
         where = np.ones_like(ends) if every else ends
         rollout.env_rewards, rollout.judged = (
             rollout.rewards.copy(),
-            Pictures(where, frames(rollout)[where.reshape(-1)]),
+            RolloutFrames(where, frames(rollout)[where.reshape(-1)]),
         )
         rollout.rewards[:] = -7
         memory.add(rollout)
@@ -156,7 +156,7 @@ def test_steps_of_paid_episodes_are_worth_imitating(anew: bool, capacity: int) -
     for _ in range(9):
         rollout = world.rollout(4)
         rollout.rewards[:] = rollout.rewards % 3 == 0
-        rollout.judged = Pictures(np.ones_like(rollout.success), frames(rollout))
+        rollout.judged = RolloutFrames(np.ones_like(rollout.success), frames(rollout))
         memory.add(rollout)
         if anew:
             memory.good[:] = ~memory.good
@@ -177,7 +177,7 @@ def test_what_a_person_did_is_cut_out_with_its_pictures() -> None:
     for _ in range(12):
         rollout, memory = world.rollout(8), replay(1, 40, album)
         rollout.intervened[2:7, 1] = True
-        rollout.judged = Pictures(np.ones_like(rollout.success), frames(rollout))
+        rollout.judged = RolloutFrames(np.ones_like(rollout.success), frames(rollout))
         memory.add_stretches(rollout)
         rows, slots = np.nonzero(memory.kind == STEP)
         found = memory.transitions(rows, slots, gamma=0.9)

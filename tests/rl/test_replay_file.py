@@ -8,11 +8,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.rl.lived import FRAME, World, frames
 
+from referee.rewards import RolloutFrames
 from referee.rl import replay_file
 from referee.rl.album import Album
 from referee.rl.replay import STEP, Replay
 from referee.rl.replay_file import ReplayFiles
-from referee.rl.rollout import Pictures
 
 
 def make() -> Replay:
@@ -22,7 +22,7 @@ def make() -> Replay:
 def live(world: World, replay: Replay, times: int) -> None:
     for _ in range(times):
         rollout = world.rollout(3)
-        rollout.judged = Pictures(np.ones_like(rollout.terminated), frames(rollout))
+        rollout.judged = RolloutFrames(np.ones_like(rollout.terminated), frames(rollout))
         replay.add(rollout)
 
 

@@ -86,11 +86,11 @@ def test_the_target_is_the_reward_and_the_least_of_some_critics(backup: bool) ->
 def test_the_critics_go_down_and_their_targets_follow() -> None:
     sac, batch = learner(tau=0.1), transitions()
     before = [weights.detach().clone() for weights in sac.targets.parameters()]
-    first = float(sac.teach_critics(batch)[2]["critic_loss"])
+    first = float(sac.update_critics(batch)[2]["critic_loss"])
     for old, new, now in zip(before, sac.critics.parameters(), sac.targets.parameters(), strict=True):
         torch.testing.assert_close(now, 0.9 * old + 0.1 * new.detach())
     for _ in range(200):
-        last = float(sac.teach_critics(batch)[2]["critic_loss"])
+        last = float(sac.update_critics(batch)[2]["critic_loss"])
     assert last < 0.5 * first
 
 
@@ -105,7 +105,7 @@ def test_the_policy_goes_where_the_critics_say_and_leaves_them_alone() -> None:
 
     first = value()
     for _ in range(100):
-        sac.teach_policy(seen, batch, torch.zeros(32))
+        sac.update_policy(seen, batch, torch.zeros(32))
     with torch.no_grad():
         spread = sac.critics(seen, batch.actions).mean(dim=0).std()
     assert value() > first + 0.5 * spread
@@ -116,7 +116,7 @@ def test_the_policy_goes_where_the_critics_say_and_leaves_them_alone() -> None:
 def test_the_temperature_follows_the_entropy(target: float) -> None:
     """The gradient is that of temperature · (entropy − target), as in the paper; the step goes against it."""
     sac, batch = learner(initial_temperature=0.5, target_entropy=target), transitions()
-    entropy = float(sac.teach_policy(sac.policy.seen(batch.before), batch, torch.zeros(32))["entropy"])
+    entropy = float(sac.update_policy(sac.policy.seen(batch.before), batch, torch.zeros(32))["entropy"])
     log_temperature = torch.tensor(math.log(0.5), requires_grad=True)
     (log_temperature.exp() * (entropy - target)).backward()
     torch.testing.assert_close(sac.log_temperature.grad, log_temperature.grad)
@@ -128,7 +128,7 @@ def test_imitation_pulls_the_mean_to_what_was_shown() -> None:
     shown = replace(batch, good=torch.arange(32) >= 16)
     seen = sac.policy.seen(batch.before)
     for _ in range(400):
-        sac.teach_policy(seen, shown, torch.full((32,), 1e9))
+        sac.update_policy(seen, shown, torch.full((32,), 1e9))
     miss = (sac.policy.mean(batch.before) - batch.actions).abs().detach()
     assert miss[16:].mean() < 0.5 * miss[:16].mean()
 
@@ -203,11 +203,11 @@ def test_on_images_the_critics_teach_the_encoder() -> None:
     )
     assert sac.policy.encoder is not None
     before = [weights.detach().clone() for weights in sac.policy.encoder.parameters()]
-    seen, worth, _ = sac.teach_critics(batch)
+    seen, worth, _ = sac.update_critics(batch)
     moved = [not torch.equal(old, new) for old, new in zip(before, sac.policy.encoder.parameters(), strict=True)]
     assert all(moved)
     before = [weights.detach().clone() for weights in sac.policy.encoder.parameters()]
-    sac.teach_policy(seen, batch, worth)
+    sac.update_policy(seen, batch, worth)
     assert all(torch.equal(old, new) for old, new in zip(before, sac.policy.encoder.parameters(), strict=True))
 
 

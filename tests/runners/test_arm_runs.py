@@ -13,12 +13,12 @@ from referee.envs.franka import setup
 from referee.envs.franka.env import FrankaVectorEnv
 from referee.episodes.store import EpisodeStore
 from referee.errors import MissingDependency
+from referee.learn.environments import stand_in
 from referee.robots.cameras import CameraError
 from referee.robots.clock import SimulatedClock
 from referee.robots.spacemouse import Motion, ScriptedInput
 from referee.robots.twin import Twin, TwinCamera
 from referee.runners import robot_check
-from referee.runners.environments import stand_in
 from referee.runners.logbook import read_metrics
 from referee.sim.scene import Scene
 

@@ -19,23 +19,23 @@ from tests.runners.test_off_policy import SMALL
 
 from referee.config import load
 from referee.errors import ConfigError, RefereeError
+from referee.learn.checks import check
+from referee.learn.process import ControlPipe, Weights
+from referee.learn.trainer import Trainer
 from referee.refine.retrain import Compared
 from referee.rewards import RewardManager
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import STEP
 from referee.rl.squashed import SquashedPolicy
-from referee.runners.background import BackgroundTraining
-from referee.runners.collector import Weights, Wishes
-from referee.runners.train_policy import check
 
 pytestmark = pytest.mark.slow
 BACKGROUND = ["runner.background.enabled=true", "runner.background.publish_interval=4", "algorithm.random_steps=0"]
 
 
-def training(folder: Path, *more: str) -> BackgroundTraining:
+def training(folder: Path, *more: str) -> Trainer:
     config = load("panda_sac_mlp", [*SMALL, *BACKGROUND, *more]).config
     check(config)
-    return BackgroundTraining(config, folder)
+    return Trainer(config, folder)
 
 
 def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_it_learns_publishes_and_leaves_nobody_behind(tmp_path: Path) -> None:
     try:
         for _ in range(12):
             numbers = run.iterate()
-        assert run.steps >= 12 * 16 and run.learner.learner.updates > 0
+        assert run.steps >= 12 * 16 and run.learner.updates > 0
         for name in ("train/critic_loss", "async/lag_seconds", "async/policy_lag_max", "async/env_wait", "async/utd",
                      "time/steps_per_second", "rollout/rewards"):  # fmt: skip
             assert np.isfinite(numbers[name])
@@ -69,7 +69,7 @@ def test_an_error_in_the_scoring_thread_ends_the_run(
 ) -> None:
     """Whatever it is: a thread that dies alone would leave the learner waiting for ever."""
     run = training(tmp_path, "reward.use_reward_model=true", f"reward.model.model_path={refinable}")
-    monkeypatch.setattr(run.payment, "pay", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(run.reward, "relabel", lambda *args, **kwargs: 1 / 0)
 
     def go_on() -> None:
         for _ in range(20):
@@ -119,8 +119,8 @@ def test_no_two_models_are_mixed(tmp_path: Path, refinable: Path, monkeypatch: p
             numbers = run.iterate()
             replay = run.learner.replay
             versions = replay.version[replay.kind == STEP]
-            assert run.payment is not None and (versions == run.payment.manager.version).all()
-        assert (run.payment.swaps and "reward/true_success" in numbers) or "reward/version" in numbers
+            assert run.refinement is not None and (versions == run.reward.manager.version).all()
+        assert (run.refinement.swaps and "reward/true_success" in numbers) or "reward/version" in numbers
     finally:
         run.close()
 
@@ -139,8 +139,8 @@ def test_verdicts_that_end_episodes_are_watched_and_asked_about_here(tmp_path: P
             seen |= run.iterate()
         assert seen["env/episode_length"] == 1  # each frame is called a success, and ends its episode
         assert seen["reward/alarm_strange"] > 0.5 and run.alarm is not None and run.alarm.raised_at is not None
-        assert run.payment is not None and run.payment.refiner is not None
-        asked = run.payment.refiner.book.store
+        assert run.refinement is not None and run.refinement.refiner is not None
+        asked = run.refinement.refiner.book.store
         assert len(asked) > 0 and all(episode.success is None for episode in asked)  # the queue: nobody answered yet
         frames = next(iter(asked)).view("front")
         assert frames.shape[1:] == (64, 64, 3) and frames.std() > 0
@@ -177,7 +177,7 @@ def test_nobody_else_uses_the_model_while_an_evaluation_does(
 
 def test_what_goes_wrong_where_it_acts_is_one_line_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = training(tmp_path)
-    run._restore_acting({"noise": np.zeros(6, np.uint64)})  # a checkpoint without environments
+    run.source.restore_state({"noise": np.zeros(6, np.uint64)})  # a checkpoint without environments
     try:
         with pytest.raises(RefereeError, match="acting stopped: saved environment state does not fit"):
             run.iterate()
@@ -214,12 +214,12 @@ def test_weights_arrive_whole() -> None:
 def test_a_learner_that_dies_is_noticed_at_its_end_of_the_line() -> None:
     """The line breaks before the system says that the parent is gone; who acts must not wait for either."""
     ours, theirs = multiprocessing.Pipe()
-    wishes = Wishes(theirs)
+    pipe = ControlPipe(theirs)
     ours.send("state")
     ours.close()
-    wishes.listen()
-    assert wishes.stop and wishes.gone and wishes.take() == ["state"]
-    wishes.listen()
+    pipe.listen()
+    assert pipe.stop and pipe.gone and pipe.take() == ["state"]
+    pipe.listen()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

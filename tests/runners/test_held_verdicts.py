@@ -11,23 +11,23 @@ import pytest
 import torch
 from tests.runners.test_arm_runs import PRESET, TARGET, TWIN
 
-from referee.config import load
+from referee.config import Config, load
 from referee.datasets.payload import PayloadWriter
 from referee.envs.contract import StepResult, void_steps
 from referee.envs.franka.env import FrankaVectorEnv
+from referee.learn.asynchronous import AsyncSource
+from referee.learn.checks import check
+from referee.learn.roll_out import EvalScorer, roll_out
+from referee.learn.trainer import Trainer
+from referee.learn.worker import RolloutWorker
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
-from referee.rewards import RewardManager, RewardOptions, Scored
+from referee.rewards import RewardManager, RewardOptions, Scores
+from referee.rewards.classifier import ClassifierReward
+from referee.rewards.windows import WindowReward
 from referee.rewards.wrapper import RewardModelWrapper
 from referee.rl.replay import STEP
 from referee.robots.twin import Faults, Twin
-from referee.runners.background import BackgroundTraining
-from referee.runners.crew import Crew
-from referee.runners.rollout import SecondOpinion, roll_out
-from referee.runners.train_policy import check
-from referee.runners.training import Training
-from referee.workers.reward import RewardWorker
-from referee.workers.trend import TrendWorker
 
 STEPS, EPISODE, FREEZES = 12, 7, 3
 """Of a rollout, of an episode, and the step in which the cameras freeze; no episode begins before they are back."""
@@ -89,11 +89,15 @@ def freeze(env: Any) -> None:
 class Here:
     """Those who act, in this process instead of one of their own, so that their cameras can be frozen."""
 
-    def __init__(self, run: BackgroundTraining) -> None:
-        self._run, self._steps = run, 0
+    workers, relabelled_ahead = 1, 4
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self._config, self._folder, self._steps = config, folder, 0
+
+    def connect(self, *_: Any) -> None: ...
 
     def start(self, policy: Any, updates: int, steps: int, state: Any) -> None:
-        self.crew = Crew(self._run.config, self._run.folder, policy.spec)
+        self.crew = RolloutWorker(self._config, self._folder, policy.spec)
         freeze(self.crew.env.env)
 
     def get(self, timeout: float) -> Any:
@@ -110,13 +114,18 @@ class Here:
     def waiting(self) -> int:
         return 0
 
+    def saved(self, state: Any) -> Any:
+        return state
+
+    def ask_state(self) -> None: ...
+
     def close(self) -> None:
         self.crew.close()
 
 
-def lived(run: Training) -> SimpleNamespace:
+def lived(run: Trainer) -> SimpleNamespace:
     """What is remembered of the rollout, in its order."""
-    replay = run.actor.replay  # type: ignore[union-attr]
+    replay = run.learner.replay  # type: ignore[union-attr]
     slots = np.flatnonzero(replay.kind[0] == STEP)
     return SimpleNamespace(
         **{name: getattr(replay, name)[0, slots].tolist() for name in ("rewards", "held", "terminated")}
@@ -136,9 +145,9 @@ def assert_nothing_was_paid(found: SimpleNamespace, mode: str, ends_by: str) -> 
 def test_in_one_process(tmp_path: Path, yes: Path, mode: str, ends_by: str) -> None:
     config = load(PRESET, options(yes, mode, ends_by, "runner.background.enabled=false")).config
     check(config)
-    run = Training(config, tmp_path)
+    run = Trainer(config, tmp_path)
     try:
-        freeze(run.env.env)
+        freeze(run.env)
         run.iterate()
         assert_nothing_was_paid(lived(run), mode, ends_by)
     finally:
@@ -146,11 +155,10 @@ def test_in_one_process(tmp_path: Path, yes: Path, mode: str, ends_by: str) -> N
 
 
 @MODES
-def test_side_by_side(tmp_path: Path, yes: Path, mode: str, ends_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BackgroundTraining, "_make_source", lambda self: Here(self))
+def test_side_by_side(tmp_path: Path, yes: Path, mode: str, ends_by: str) -> None:
     config = load(PRESET, options(yes, mode, ends_by)).config
     check(config)
-    run = BackgroundTraining(config, tmp_path)
+    run = Trainer(config, tmp_path, source=AsyncSource(config, tmp_path, Here(config, tmp_path)))
     try:
         run.iterate()
         assert_nothing_was_paid(lived(run), mode, ends_by)
@@ -167,12 +175,12 @@ def test_a_better_model_pays_nothing_for_it_either(tmp_path: Path, yes: Path) ->
         "runner.background.enabled=false",
     ]
     config = load(PRESET, [*options(yes, "per_step", "never"), *pictures]).config
-    run = Training(config, tmp_path)
+    run = Trainer(config, tmp_path)
     try:
-        freeze(run.env.env)
+        freeze(run.env)
         run.iterate()
         before = lived(run).rewards
-        assert run.actor.rescore(run.reward) == STEPS  # type: ignore[union-attr,arg-type]
+        assert run.learner.rescore(run.reward) == STEPS  # type: ignore[union-attr,arg-type]
         assert lived(run).rewards == before
     finally:
         run.close()
@@ -208,7 +216,7 @@ def test_the_arm_is_paid_watched_and_asked_about(tmp_path: Path, yes: Path) -> N
     ]
     config = load(PRESET, [*options(yes, "per_step", "model"), *asked, "reward.alarm.enabled=true"]).config
     check(config)
-    run = BackgroundTraining(config, tmp_path)
+    run = Trainer(config, tmp_path)
     seen: dict[str, float] = {}
     try:
         seen |= run.iterate()
@@ -219,19 +227,19 @@ def test_the_arm_is_paid_watched_and_asked_about(tmp_path: Path, yes: Path) -> N
     finally:
         run.close()
     assert seen["env/episode_length"] == 5 and seen["reward/version"] == 0  # two frames make a success, four end it
-    assert run.alarm is not None and run.payment is not None and run.payment.refiner is not None
-    assert len(run.payment.refiner.book.store) > 0  # what waits for an answer
+    assert run.alarm is not None and run.refinement is not None and run.refinement.refiner is not None
+    assert len(run.refinement.refiner.book.store) > 0  # what waits for an answer
 
 
 def test_nobody_is_asked_what_a_held_frame_shows(tmp_path: Path, yes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is true of it is not known, and the truth of that moment would be a wrong answer to an old picture."""
     asked = ["reward.refine.enabled=true", "runner.background.enabled=false"]
-    run = Training(load(PRESET, options(yes, "per_step", "never", *asked)).config, tmp_path)
-    assert run.payment is not None and run.payment.refiner is not None
+    run = Trainer(load(PRESET, options(yes, "per_step", "never", *asked)).config, tmp_path)
+    assert run.refinement is not None and run.refinement.refiner is not None
     offered: list[int] = []
-    monkeypatch.setattr(run.payment.refiner, "watch", lambda images, *rest: offered.append(len(images)))
+    monkeypatch.setattr(run.refinement.refiner, "watch", lambda images, *rest: offered.append(len(images)))
     try:
-        freeze(run.env.env)
+        freeze(run.env)
         run.iterate()
         assert offered == [STEPS - 4]
     finally:
@@ -243,7 +251,7 @@ def test_no_second_opinion_of_an_evaluation_that_ends_held(yes: Path) -> None:
     env, heard = FrankaVectorEnv(train), list[int]()  # type: ignore[arg-type]
     freeze(env)
     manager = RewardManager(Artifact.open(yes), RewardOptions())
-    second = SecondOpinion(manager, ("wrist", "front"), lambda pictures, truth: heard.append(len(truth)))
+    second = EvalScorer(manager, ("wrist", "front"), lambda pictures, truth: heard.append(len(truth)))
     still = np.zeros((1, 3), np.float32)
     outcomes = roll_out(env, lambda: still, 2, seed=0, watch=second)
     env.close()
@@ -257,20 +265,20 @@ def test_a_demonstration_is_not_paid_where_its_arm_held(yes: Path) -> None:
         RewardOptions(reward_mode="per_step", terminate_on="model", fail_reward=-1, gate_k=1, gate_n=2),
     )
     env = FrankaVectorEnv(train)  # type: ignore[arg-type]
-    worker = RewardWorker(manager, env, STEPS, hold=3)
-    frames = np.zeros((8, 2, 64, 64, 3), np.uint8)
+    worker = ClassifierReward(manager, env, STEPS, hold=3)
+    frames = np.zeros((9, 2, 64, 64, 3), np.uint8)
     held = np.arange(8) == 2
-    paid, _ = worker.judge_episode(frames, held=held)
+    paid, _ = worker.score_episode(frames, held=held)
     assert paid.tolist() == [1, 1, -1, 1, 1, 1]  # three in a row end it, and those before the hold do not count
-    whole, _ = worker.judge_episode(frames, whole=True, held=held)
+    whole, _ = worker.score_episode(frames, whole=True, held=held)
     assert whole.tolist() == [1, 1, -1, 1, 1, 1, 1, 1]
     env.close()
 
 
 def test_a_model_of_trends_pays_nothing_while_an_arm_holds() -> None:
-    worker, held = object.__new__(TrendWorker), np.array([[False], [True], [False]])
-    scored = Scored(np.ones((3, 1), np.float32), np.ones((3, 1), bool), None, None)
-    worker.manager = SimpleNamespace(score=lambda windows, shape: scored, version=2)  # type: ignore[assignment]
+    worker, held = object.__new__(WindowReward), np.array([[False], [True], [False]])
+    scored = Scores(np.ones((3, 1), np.float32), np.ones((3, 1), bool), None, None)
+    worker.manager = SimpleNamespace(score=lambda windows, shape: scored)  # type: ignore[assignment]
     worker._taken = SimpleNamespace()  # type: ignore[assignment]
     found = worker.score(SimpleNamespace(steps=3, num_envs=1, held=held))  # type: ignore[arg-type]
     assert found.rewards[:, 0].tolist() == [1, 0, 1] and found.judged[:, 0].tolist() == [True, False, True]

@@ -13,15 +13,16 @@ from referee.config import load
 from referee.envs.contract import split_views
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
+from referee.learn.batch import RolloutBatch
+from referee.learn.trainer import Trainer
 from referee.models import Artifact, Calibration, ModelSpec, Reference, build
 from referee.models.artifact import embed
 from referee.models.contract import probability_of
+from referee.rewards.classifier import open_model
+from referee.rewards.rules import first_streak
 from referee.rl import checkpoint
-from referee.runners.environments import open_model
 from referee.runners.model_keys import as_scored
 from referee.runners.train_policy import check, train_policy
-from referee.runners.training import Training
-from referee.workers.reward import first_held
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
@@ -53,18 +54,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def training(model: Path | None, *more: str) -> Training:
+def training(model: Path | None, *more: str) -> Trainer:
     lines = [] if model is None else ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
     config = load("panda_ppo_mlp", [*SMALL, *lines, *more]).config
     check(config)
-    run = Training(config)
-    states = torch.from_numpy(run.env.observation["states"])
+    run = Trainer(config)
+    states = torch.from_numpy(run.source.env.observation["states"])
     assert run.policy.norm is not None
     run.policy.norm.update(states)
     return run
 
 
-def weights(run: Training) -> dict[str, torch.Tensor]:
+def weights(run: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in run.policy.state_dict().items()}
 
 
@@ -103,12 +104,11 @@ def test_per_step_pays_gated_states(model: Path) -> None:
     run = training(model, "reward.reward_mode=per_step", "reward.combine_mode=add")
     plain = training(None)
     for each in (run, plain):
-        each.roller.collect(each.env, each.rollout, each.reward)
+        each.source.collector.collect(each.source.env, each.source.rollout, each.reward)
     assert run.reward is not None
     env_rewards = plain.rollout.rewards.copy()
     assert np.array_equal(run.rollout.rewards, env_rewards)  # nobody has paid yet
-    scored = run.reward.score(run.rollout)
-    run.actor.update_rewards(run.rollout, scored, run.reward.options)
+    scored = run.reward.relabel(run.source.rollout)
     assert scored.success is not None and 0 < scored.success.mean() < 1
     np.testing.assert_allclose(run.rollout.rewards, env_rewards + scored.success, atol=1e-6)
     # Two of three states: never in the first state of an episode.
@@ -150,10 +150,10 @@ def test_a_verdict_must_be_held_where_that_is_asked(model: Path) -> None:
         model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=1", "reward.gate_n=1",
         "reward.reward_mode=per_step", "env.train.success_hold_steps=3",
     )  # fmt: skip
-    run.roller.collect(run.env, run.rollout, run.reward)
+    run.source.collector.collect(run.source.env, run.source.rollout, run.reward)
     assert np.array_equal(run.rollout.terminated, np.tile([[False], [False], [True]], (4, 4)))
     assert run.reward is not None and (run.reward.score(run.rollout).rewards == 1).all()
-    assert [first_held(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
+    assert [first_streak(np.array(each, bool), 2) for each in ([1, 0, 1, 1, 1], [1, 0, 1, 0], [])] == [4, None, None]
 
 
 @pytest.mark.parametrize("mode", ["reward.reward_mode=terminal", "reward.reward_mode=per_step"])
@@ -163,7 +163,7 @@ def test_what_was_looked_at_is_told_frame_by_frame(model: Path, mode: str, ends:
     run = training(model, mode, f"reward.terminate_on={ends}", "env.train.task=Reach", "env.train.max_episode_steps=6")
     reward = run.reward
     assert reward is not None
-    run.roller.collect(run.env, run.rollout, reward)
+    run.source.collector.collect(run.source.env, run.source.rollout, reward)
     scored = reward.score(run.rollout)
     features, probability = reward.looked
     truth = reward.judged_truth(scored, run.rollout)
@@ -180,7 +180,7 @@ def test_the_verdict_ends_episodes(model: Path) -> None:
     run = training(
         model, "reward.terminate_on=model", "reward.reward_threshold=0", "reward.gate_k=2", "reward.gate_n=2"
     )
-    run.roller.collect(run.env, run.rollout, run.reward)
+    run.source.collector.collect(run.source.env, run.source.rollout, run.reward)
     rollout = run.rollout
     # Every state is a success at a threshold of 0, so the gate of 2 fires in every second step.
     assert np.array_equal(rollout.terminated, np.tile([[False], [True]], (6, 4)))
@@ -189,7 +189,7 @@ def test_the_verdict_ends_episodes(model: Path) -> None:
     assert run.reward is not None
     scored = run.reward.score(rollout)
     assert np.array_equal(scored.rewards, rollout.terminated.astype(np.float32))
-    assert run.env.statistics()["episode_length"] == 2
+    assert run.source.env.statistics()["episode_length"] == 2
     # The next episode begins where an episode begins, not where the last one stopped.
     started = rollout.observations["states"][2]
     assert not np.allclose(started, np.stack([final.observation["states"] for final in rollout.finals[:4]]))
@@ -200,12 +200,12 @@ def test_resuming_goes_on_bit_by_bit(model: Path, tmp_path: Path, mode: str) -> 
     config = load(
         "panda_ppo_mlp", [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={model}", mode]
     ).config
-    whole = Training(config, tmp_path / "whole")
+    whole = Trainer(config, tmp_path / "whole")
     for _ in range(2):
         whole.iterate()
     saved = whole.save()
     whole.iterate()
-    again = Training(config, tmp_path / "again")
+    again = Trainer(config, tmp_path / "again")
     again.resume(saved)
     again.iterate()
     assert equal(weights(whole), weights(again))
@@ -214,10 +214,10 @@ def test_resuming_goes_on_bit_by_bit(model: Path, tmp_path: Path, mode: str) -> 
 def test_starting_from_another_policy(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    first = Trainer(load("panda_ppo_mlp", SMALL).config, tmp_path)
     first.iterate()
     saved = first.save()
-    second = Training(load("panda_ppo_mlp", [*SMALL, f"actor.model.model_path={saved}"]).config, tmp_path / "b")
+    second = Trainer(load("panda_ppo_mlp", [*SMALL, f"actor.model.model_path={saved}"]).config, tmp_path / "b")
     second.warm_start(Console())
     assert equal(weights(first), weights(second)) and second.steps == 0
     assert checkpoint.find(saved) == saved
@@ -227,10 +227,10 @@ def test_starting_from_another_policy(model: Path, tmp_path: Path, capsys: pytes
 def test_a_taken_over_policy_waits_for_its_critic(tmp_path: Path) -> None:
     from rich.console import Console
 
-    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    first = Trainer(load("panda_ppo_mlp", SMALL).config, tmp_path)
     saved = first.save()
     options = [*SMALL, f"actor.model.model_path={saved}", "actor.model.start_log_std=-2", "algorithm.critic_warmup=2"]
-    run = Training(load("panda_ppo_mlp", options).config, tmp_path / "b")
+    run = Trainer(load("panda_ppo_mlp", options).config, tmp_path / "b")
     run.warm_start(Console())
     assert np.allclose(run.policy.log_std.detach().numpy(), -2)
     begun = weights(run)
@@ -246,20 +246,19 @@ def test_a_policy_that_is_paid_nothing_stays_as_it_is_if_its_critic_begins_anew(
     """The old critic hopes for what the old reward paid, and is disappointed most where that was most."""
     from rich.console import Console
 
-    first = Training(load("panda_ppo_mlp", SMALL).config, tmp_path)
+    first = Trainer(load("panda_ppo_mlp", SMALL).config, tmp_path)
     for _ in range(2):
         first.iterate()
     options = [*SMALL, f"actor.model.model_path={first.save()}", f"actor.model.fresh_critic={fresh}"]
-    run = Training(load("panda_ppo_mlp", options).config, tmp_path / "b")
+    run = Trainer(load("panda_ppo_mlp", options).config, tmp_path / "b")
     run.warm_start(Console())
-    collect = run._collect
+    relabel = run.relabel
 
-    def unpaid(step: int) -> dict[str, float]:
-        numbers = collect(step)
-        run.rollout.rewards[:] = 0
-        return numbers
+    def unpaid(batch: RolloutBatch) -> None:
+        relabel(batch)
+        batch.rollout.rewards[:] = 0
 
-    run._collect = unpaid  # type: ignore[method-assign]
+    run.relabel = unpaid  # type: ignore[method-assign]
     begun = weights(run)
     for _ in range(2):
         run.iterate()
@@ -283,7 +282,7 @@ def test_the_alarm_looks_at_what_is_judged(model: Path, mode: str) -> None:
     np.testing.assert_allclose(run.reward.looked[1][rows], probability, atol=1e-5)
     assert drawn.shape == (3, 2, 64, 64, 3) and drawn.dtype == np.uint8 and np.ptp(drawn) > 50
     assert {"reward/alarm", "time/alarm"} <= numbers.keys()
-    assert run.alarm.raised_at is not None and "ALARM" in run.line()  # it knows 32 frames of another movement
+    assert run.alarm.raised_at is not None and "ALARM" in run.status_line()  # it knows 32 frames of another movement
     assert not run.finished()
 
 
@@ -328,13 +327,13 @@ def test_the_alarm_changes_nothing_in_training(model: Path) -> None:
 
 
 def test_best_is_chosen_by_the_model(model: Path, tmp_path: Path) -> None:
-    run = Training(
+    run = Trainer(
         load("panda_ppo_mlp", [*SMALL, "reward.use_reward_model=true", f"reward.model.model_path={model}"]).config,
         tmp_path,
     )
     run.iterate()
     numbers = run.evaluate()
-    assert run.best.success == numbers["eval/reward/model_success"]
+    assert run.evaluation.best.success == numbers["eval/reward/model_success"]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_bad_input(model: Path, lines: list[str], says: str) -> None:
 
     def start() -> None:
         check(config)
-        Training(config)
+        Trainer(config)
 
     with pytest.raises((ConfigError, RefereeError), match=says):
         start()

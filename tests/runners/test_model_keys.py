@@ -14,7 +14,7 @@ from referee.config.reward_training import BinaryClassifierConfig, ResNetModelCo
 from referee.models import Artifact, ModelSpec, build
 from referee.models.contract import RewardModel
 from referee.models.packed import Packed
-from referee.runners.environments import open_model
+from referee.rewards.classifier import open_model
 from referee.runners.model_keys import as_continued, as_scored
 from referee.runners.teleop import teleop
 from referee.runners.train_policy import train_policy

@@ -16,14 +16,14 @@ from referee.demo.ablation_runs import QUIET, record_experts
 from referee.envs.panda.env import PandaVectorEnv
 from referee.episodes import EpisodeStore
 from referee.errors import ConfigError
+from referee.learn import memory
+from referee.learn.checks import check
+from referee.learn.trainer import Trainer
 from referee.refine.retrain import Compared
 from referee.rl import checkpoint
 from referee.rl.replay import END, STEP
-from referee.runners import memory
-from referee.runners.train_policy import check
+from referee.rl.sac import SAC
 from referee.runners.trained import judge
-from referee.runners.training import Training
-from referee.workers.learner import LearnerWorker
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=6", "env.eval.max_episode_steps=6",
@@ -40,23 +40,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_experts("Reach", 4, tmp_path_factory.mktemp("demos") / "store", seed=7).root
 
 
-def training(folder: Path, *more: str, preset: str = "panda_rlpd_mlp") -> Training:
+def training(folder: Path, *more: str, preset: str = "panda_rlpd_mlp") -> Trainer:
     config = load(preset, [*SMALL, *more]).config
     check(config)
-    return Training(config, folder)
+    return Trainer(config, folder)
 
 
-def learner(run: Training) -> LearnerWorker:
-    assert isinstance(run.actor, LearnerWorker)
-    return run.actor
+def learner(run: Trainer) -> SAC:
+    assert isinstance(run.learner, SAC)
+    return run.learner
 
 
-def everything(run: Training) -> dict[str, torch.Tensor]:
-    tensors, _ = run.actor.save_state()
+def everything(run: Trainer) -> dict[str, torch.Tensor]:
+    tensors, _ = run.learner.save_state()
     return {**tensors, **{name: value.clone() for name, value in run.policy.state_dict().items()}}
 
 
-def go(run: Training, iterations: int) -> Training:
+def go(run: Trainer, iterations: int) -> Trainer:
     for _ in range(iterations):
         run.iterate()
     return run
@@ -149,17 +149,17 @@ def test_what_a_reward_model_says_is_remembered_and_said_anew_by_a_better_one(
     ]  # fmt: skip
     run = training(tmp_path / "run", *lines)
     rescored = [run.iterate().get("refine/rescored", 0.0) for _ in range(9)]
-    assert run.payment is not None and run.payment.manager.version > 0 and max(rescored) > 0
+    assert run.refinement is not None and run.reward.manager.version > 0 and max(rescored) > 0
     actor = learner(run)
     assert actor.demos is not None
     for memory_ in (actor.replay, actor.demos):
         rows, slots = np.nonzero(memory_.kind == STEP)
         after = (slots + 1) % memory_.length
         judged = (memory_.kind[rows, after] == END) | (mode == "per_step")
-        assert (memory_.version[rows, slots] == run.payment.manager.version).all()
+        assert (memory_.version[rows, slots] == run.reward.manager.version).all()
         assert (memory_.rewards[rows[~judged], slots[~judged]] == 0).all() and memory_.album is not None
         frames = memory_.album.take(memory_.picture[rows[judged], after[judged]])
-        said = run.payment.manager.artifact.score({"front": frames[:, 0], "side": frames[:, 1]})
+        said = run.reward.manager.artifact.score({"front": frames[:, 0], "side": frames[:, 1]})
         np.testing.assert_allclose(memory_.rewards[rows[judged], slots[judged]], said.probability, atol=1e-5)
     # Resumed, it remembers the same, in the words of the same model.
     saved = run.save()

@@ -22,13 +22,14 @@ from tests.runtime.processes import all_gone, descendants
 from referee.config import load
 from referee.demo.ablation_runs import QUIET
 from referee.errors import ConfigError
+from referee.learn.asynchronous import AsyncSource
+from referee.learn.checks import check
+from referee.learn.source import WorkerSource
+from referee.learn.trainer import Trainer
 from referee.refine.retrain import Compared
+from referee.rewards import RolloutFrames
 from referee.rl.checkpoint import CheckpointError
 from referee.rl.replay import STEP
-from referee.rl.rollout import Pictures
-from referee.runners.placed import PlacedBackground, PlacedTraining
-from referee.runners.train_policy import check, make_training
-from referee.runners.training import Training
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=12",
@@ -47,11 +48,11 @@ MODES = [(), ("reward.reward_mode=per_step",), ("reward.terminate_on=model", "re
 
 
 @contextmanager
-def training(folder: Path, model: Path | None, *more: str) -> Iterator[Training]:
+def training(folder: Path, model: Path | None, *more: str) -> Iterator[Trainer]:
     lines = [] if model is None else ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
     config = load("panda_ppo_mlp", [*SMALL, *lines, *more]).config
     check(config)
-    run = make_training(config, folder)
+    run = Trainer(config, folder)
     try:
         yield run
     finally:
@@ -62,7 +63,7 @@ Lived = tuple[list[dict[str, float]], dict[str, torch.Tensor]]
 """What was told of each iteration, and the weights at the end."""
 
 
-def lived(run: Training, iterations: int) -> Lived:
+def lived(run: Trainer, iterations: int) -> Lived:
     rows = [run.iterate() for _ in range(iterations)]
     told = [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
     return told, {name: value.clone() for name, value in run.policy.state_dict().items()}
@@ -81,7 +82,7 @@ def test_a_placed_run_is_the_same_run(tmp_path: Path, refinable: Path, mode: tup
         alone.warm_start(QUIET)
         wanted = lived(alone, 3)
     with training(tmp_path / "b", refinable, *mode, HERE) as placed:
-        assert isinstance(placed, PlacedTraining)
+        assert isinstance(placed.source, WorkerSource)
         placed.warm_start(QUIET)
         same(lived(placed, 3), wanted)
 
@@ -91,7 +92,7 @@ def test_two_crews_share_the_environments(tmp_path: Path, refinable: Path, mode:
     with training(tmp_path / "a", refinable) as alone, training(tmp_path / "b", refinable, *mode, TWO) as both:
         for run in (alone, both):
             run.warm_start(QUIET)
-        first = alone.env.observation["states"].copy()
+        first = alone.source.env.observation["states"].copy()
         numbers = both.iterate()
         assert np.array_equal(both.rollout.observations["states"][0], first)  # the same starts
         assert both.rollout.num_envs == 4 and both.steps == 48
@@ -117,12 +118,12 @@ def test_pictures_of_two_rollouts_stay_in_order() -> None:
     random = np.random.default_rng(0)
     where = random.random((6, 5)) < 0.5
     frames = random.integers(0, 255, (int(where.sum()), 1, 2, 2, 3), np.uint8)
-    numbers = Pictures(where, frames).numbers
+    numbers = RolloutFrames(where, frames).numbers
     parts = []
     for columns in (slice(0, 2), slice(2, 5)):
         own = where[:, columns]
-        parts.append(Pictures(own, frames[numbers[:, columns][own]]))
-    joined = Pictures.joined(parts)
+        parts.append(RolloutFrames(own, frames[numbers[:, columns][own]]))
+    joined = RolloutFrames.joined(parts)
     assert np.array_equal(joined.where, where) and np.array_equal(joined.frames, frames)
 
 
@@ -140,14 +141,14 @@ def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_ar
         wanted = lived(alone, 4)
         assert wanted[0][0]["reward/version"] == 0 and wanted[0][-1]["reward/version"] >= 2
     with training(tmp_path / "b", refinable, *mode, HERE, RAY) as placed:
-        assert isinstance(placed, PlacedTraining) and placed._judges is not None
+        assert isinstance(placed.source, WorkerSource) and placed.source.scorers is not None
         placed.warm_start(QUIET)
         first, _ = lived(placed, 2)
-        (pid,) = placed._judges.call("pid").wait()
+        (pid,) = placed.source.scorers.call("pid").wait()
         os.kill(pid, signal.SIGKILL)
         rest, weights = lived(placed, 2)
         same((first + rest, weights), wanted)
-        (again,) = placed._judges.call("pid").wait()
+        (again,) = placed.source.scorers.call("pid").wait()
         assert again != pid
 
 
@@ -156,12 +157,12 @@ def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_ar
 def test_under_ray_a_killed_crew_goes_on_from_its_last_state(tmp_path: Path, refinable: Path) -> None:
     pytest.importorskip("ray")
     with training(tmp_path, refinable, TWO, RAY) as run:
-        assert isinstance(run, PlacedTraining)
+        assert isinstance(run.source, WorkerSource)
         run.warm_start(QUIET)
         lived(run, 1)
         run.save()
         lived(run, 1)
-        pid = run._crews.call("pid").wait()[1]
+        pid = run.source.group.call("pid").wait()[1]
         os.kill(pid, signal.SIGKILL)
         numbers = run.iterate()
         assert run.steps == 3 * 48 and run.rollout.rewards.shape == (12, 4)
@@ -178,14 +179,14 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
              f"reward.model.model_path={refinable}", "reward.reward_mode=per_step", TWO, RAY]  # fmt: skip
     config = load("panda_rlpd_mlp", [*OFF_POLICY, *lines]).config
     check(config)
-    run = make_training(config, tmp_path)
-    assert isinstance(run, PlacedBackground)
+    run = Trainer(config, tmp_path)
+    assert isinstance(run.source, AsyncSource)
     try:
         for _ in range(6):
             numbers = run.iterate()
-        assert run.learner.learner.updates > 0 and numbers["async/env_wait"] < 0.9
+        assert run.learner.updates > 0 and numbers["async/env_wait"] < 0.9
         assert run.learner.demos is not None and run.learner.demos.steps > 0
-        pid = run._source._crews.call("pid").wait()[1]  # type: ignore[attr-defined]
+        pid = run.source.feed.group.call("pid").wait()[1]  # type: ignore[attr-defined]
         os.kill(pid, signal.SIGKILL)
         steps = run.steps
         while run.steps < steps + 160:
@@ -198,7 +199,7 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
         assert torch.equal(*goals)  # no step leads from one life into another
     finally:
         run.close()
-    again = make_training(config, tmp_path)
+    again = Trainer(config, tmp_path)
     try:
         assert again.resume(saved) == run.steps
         again.iterate()

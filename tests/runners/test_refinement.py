@@ -16,13 +16,14 @@ from referee.config import load
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
+from referee.learn.evaluation import Best
+from referee.learn.trainer import Trainer
 from referee.models import Artifact, Calibration
 from referee.refine.retrain import Compared
 from referee.rewards.guards import weakness
+from referee.rewards.source import make_reward
 from referee.rl import checkpoint
 from referee.runners import run as run_recipe
-from referee.runners.environments import make_reward, make_watcher
-from referee.runners.training import Best, Training
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=4", "env.train.max_episode_steps=3", "algorithm.rollout_steps=12",
@@ -45,11 +46,11 @@ def taking_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Compared, "better", property(lambda self: True))
 
 
-def training(model: Path, folder: Path, *more: str) -> Training:
+def training(model: Path, folder: Path, *more: str) -> Trainer:
     lines = ["reward.use_reward_model=true", f"reward.model.model_path={model}"]
-    run = Training(load("panda_ppo_mlp", [*SMALL, *lines, *more]).config, folder)
+    run = Trainer(load("panda_ppo_mlp", [*SMALL, *lines, *more]).config, folder)
     assert run.policy.norm is not None
-    run.policy.norm.update(torch.from_numpy(run.env.observation["states"]))
+    run.policy.norm.update(torch.from_numpy(run.source.env.observation["states"]))
     return run
 
 
@@ -59,16 +60,16 @@ MODES = ["reward.reward_mode=terminal", "reward.reward_mode=per_step"]
 @pytest.mark.parametrize("mode", MODES)
 def test_every_transition_says_which_model_paid(model: Path, tmp_path: Path, mode: str) -> None:
     run = training(model, tmp_path, mode)
-    assert run.payment is not None
+    assert run.refinement is not None
     paid, now = [], []
     for _ in range(4):
         numbers = run.iterate()
         paid.append(np.unique(run.rollout.versions).tolist())
-        now.append(run.payment.manager.version)
+        now.append(run.reward.manager.version)
     assert now[-1] >= 2, "models took over"
     assert paid == [[0], *([version] for version in now[:-1])], "a new model pays from the next rollout on, whole"
-    assert numbers["refine/version"] == now[-1] and len(run.payment.swaps) == now[-1]
-    assert run.payment.manager.artifact is run.payment.refiner.artifact  # type: ignore[union-attr]
+    assert numbers["refine/version"] == now[-1] and len(run.refinement.swaps) == now[-1]
+    assert run.reward.manager.artifact is run.refinement.refiner.artifact  # type: ignore[union-attr]
 
 
 def test_a_batch_of_two_models_is_refused(model: Path, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_batch_of_two_models_is_refused(model: Path, tmp_path: Path) -> None:
     run.iterate()
     run.rollout.versions[3] = 7
     with pytest.raises(RefereeError, match="paid in one batch"):
-        run.actor.update(run.rollout, progress=0.0, iteration=5)
+        run.learner.update(run.rollout)
 
 
 def test_a_swap_changes_what_is_paid(model: Path, tmp_path: Path) -> None:
@@ -85,9 +86,8 @@ def test_a_swap_changes_what_is_paid(model: Path, tmp_path: Path) -> None:
     for _ in range(3):
         run.iterate()
     assert run.reward is not None and run.reward.manager.version >= 1
-    run.roller.collect(run.env, run.rollout, run.reward)
-    scored = run.reward.score(run.rollout)
-    run.actor.update_rewards(run.rollout, scored, run.reward.options)
+    run.source.collector.collect(run.source.env, run.source.rollout, run.reward)
+    scored = run.reward.relabel(run.rollout)
     drawn, _ = run.reward.sample(10_000, np.random.default_rng(0))
     said = run.reward.manager.artifact.logits(drawn)
     assert scored.version == run.reward.manager.version
@@ -99,16 +99,16 @@ def test_a_resumed_run_goes_on_with_its_model_and_its_book(model: Path, tmp_path
     run = training(model, tmp_path)
     for _ in range(3):
         run.iterate()
-    assert run.payment is not None and run.payment.refiner is not None
-    version, asked, place = run.payment.manager.version, run.payment.refiner.book.asked, run.save()
+    assert run.refinement is not None and run.refinement.refiner is not None
+    version, asked, place = run.reward.manager.version, run.refinement.refiner.book.asked, run.save()
     run.iterate()  # what happens after the checkpoint is forgotten
     again = training(model, tmp_path)
     again.resume(place)
-    assert again.payment is not None and again.payment.refiner is not None
-    assert (again.payment.manager.version, again.payment.refiner.version) == (version, version)
-    assert again.payment.refiner.book.asked == asked and len(again.payment.refiner.rounds) == 3
-    assert again.payment.swaps == run.payment.swaps[: len(again.payment.swaps)]
-    ours = again.payment.manager.artifact.model.state_dict()
+    assert again.refinement is not None and again.refinement.refiner is not None
+    assert (again.reward.manager.version, again.refinement.refiner.version) == (version, version)
+    assert again.refinement.refiner.book.asked == asked and len(again.refinement.refiner.rounds) == 3
+    assert again.refinement.swaps == run.refinement.swaps[: len(again.refinement.swaps)]
+    ours = again.reward.manager.artifact.model.state_dict()
     stored = Artifact.load(tmp_path / "refine" / "versions" / f"v{version}").model.state_dict()
     assert all(torch.equal(ours[name], stored[name]) for name in stored)
     again.iterate()
@@ -116,30 +116,30 @@ def test_a_resumed_run_goes_on_with_its_model_and_its_book(model: Path, tmp_path
 
 def test_answers_may_come_later_through_the_log(model: Path, tmp_path: Path) -> None:
     run = training(model, tmp_path, "reward.refine.labeller=log", "reward.refine.budget=24")
-    assert run.payment is not None and run.payment.refiner is not None
+    assert run.refinement is not None and run.refinement.refiner is not None
     for _ in range(3):
         run.iterate()
-    assert run.payment.refiner.book.asked == 24 and run.payment.manager.version == 0
+    assert run.refinement.refiner.book.asked == 24 and run.reward.manager.version == 0
     log = LabelLog.of(EpisodeStore(tmp_path / "refine" / "asked"))
-    for sheet in run.payment.refiner.book.sheets():
+    for sheet in run.refinement.refiner.book.sheets():
         for frame in range(len(sheet)):
             log.append(sheet.id, bool(frame % 2), source="web", frames=frame)
     numbers = run.iterate()
-    assert numbers["refine/answered"] == 24 and run.payment.manager.version == 1
+    assert numbers["refine/answered"] == 24 and run.reward.manager.version == 1
 
 
 def test_answers_of_a_person_who_lags_are_learned(model: Path, tmp_path: Path) -> None:
     """The first four sheets are answered while the policy is at the seventh: nobody waits for the last three."""
     run = training(model, tmp_path, "reward.refine.labeller=log", "reward.refine.budget=96")
-    assert run.payment is not None and run.payment.refiner is not None
+    assert run.refinement is not None and run.refinement.refiner is not None
     for _ in range(7):
         run.iterate()
-    book = run.payment.refiner.book
+    book = run.refinement.refiner.book
     for sheet in book.sheets()[:4]:
         book.answer(sheet, [bool(frame % 2) for frame in range(len(sheet))], source="web", who="ann")
     numbers = run.iterate()
-    assert numbers["refine/answered"] == 48 and run.payment.manager.version == 1
-    assert sum(each.fooled + each.missed for each in run.payment.refiner.rounds[:4]) > 0, "late answers count"
+    assert numbers["refine/answered"] == 48 and run.reward.manager.version == 1
+    assert sum(each.fooled + each.missed for each in run.refinement.refiner.rounds[:4]) > 0, "late answers count"
 
 
 def test_a_sheet_that_a_resumed_run_forgot_stays_forgotten(model: Path, tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_a_sheet_that_a_resumed_run_forgot_stays_forgotten(model: Path, tmp_path
     second = again.save()
     last = training(model, tmp_path)
     last.resume(second)
-    assert last.payment is not None and last.payment.refiner is not None
-    assert last.payment.refiner.book.asked == 0 and last.payment.refiner.rounds == []
-    assert len(last.payment.refiner.book.store) == 1, "it stays on disk"
+    assert last.refinement is not None and last.refinement.refiner is not None
+    assert last.refinement.refiner.book.asked == 0 and last.refinement.refiner.rounds == []
+    assert len(last.refinement.refiner.book.store) == 1, "it stays on disk"
 
 
 def test_a_better_model_quiets_the_alarm(model: Path, tmp_path: Path) -> None:
     run = training(model, tmp_path)
-    assert run.alarm is not None and run.payment is not None
+    assert run.alarm is not None and run.refinement is not None
     run.alarm.raised_at = run.alarm.first_at = 48
-    while not run.payment.swaps:
+    while not run.refinement.swaps:
         run.iterate()
     assert run.alarm.raised_at != 48 and run.alarm.first_at == 48
 
@@ -171,29 +171,29 @@ def test_a_better_model_quiets_the_alarm(model: Path, tmp_path: Path) -> None:
 def test_the_word_of_a_model_that_was_replaced_is_no_measure(model: Path, tmp_path: Path) -> None:
     """A fooled model says 93 %; the better one, which says less, must still find its best policy."""
     run = training(model, tmp_path)
-    assert run.payment is not None
-    run._keep_best(2.0)
-    while not run.payment.manager.version:
+    assert run.refinement is not None
+    run.evaluation._keep_best(run, 2.0)
+    while not run.reward.manager.version:
         run.iterate()
     said = run.evaluate()["eval/reward/model_success"]
-    assert run.best == Best(said, run.steps)
+    assert run.evaluation.best == Best(said, run.steps)
     assert checkpoint.load_meta(tmp_path / "checkpoints" / "best")["steps"] == run.steps
     mined = training(model, tmp_path / "mined", "reward.refine.mine=64", "reward.refine.budget=0")
-    mined._keep_best(2.0)
+    mined.evaluation._keep_best(mined, 2.0)
     mined.warm_start(Console(quiet=True))
-    assert mined.best == Best()
+    assert mined.evaluation.best == Best()
 
 
 def test_failures_are_mined_before_the_policy_learns(model: Path, tmp_path: Path) -> None:
     run = training(model, tmp_path, "reward.refine.mine=64", "reward.refine.budget=0")
     run.warm_start(Console(quiet=True))
-    assert run.payment is not None and run.payment.refiner is not None
-    sheet = run.payment.refiner.book.sheets()[0]
+    assert run.refinement is not None and run.refinement.refiner is not None
+    sheet = run.refinement.refiner.book.sheets()[0]
     assert set(sheet.reasons) == {"mined"} and (sheet.answers == 0).all() and len(sheet) == 64
-    assert run.payment.manager.version == 1 and run.payment.refiner.account(0)["labels"] == 0
+    assert run.reward.manager.version == 1 and run.refinement.refiner.account(0)["labels"] == 0
     for _ in range(2):
         run.iterate()
-    assert run.payment.refiner.book.asked == 0
+    assert run.refinement.refiner.book.asked == 0
 
 
 def test_refinement_changes_nothing_before_its_first_swap(model: Path, tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_terminal_is_held_over_per_step_when_the_audit_is_weak(
     assert run.reward.options.reward_mode == ("terminal" if hold else "per_step")
     assert "judged" in caplog.text
     caplog.clear()
-    make_watcher(run.config.reward, run.env.env, 12)
+    make_reward(run.config.reward, run.env, 12, draws_only=True)
     assert not caplog.text  # who only draws says nothing: whoever judges has said it
     strong = Artifact.load(model)
     strong.recalibrate(replace(strong.calibration, target_episode_fpr=0.01, measured=STRONG))
     caplog.clear()
-    kept = make_reward(run.config.reward, run.env.env, 12)
+    kept = make_reward(run.config.reward, run.env, 12)
     strong.recalibrate(Calibration())
     assert kept is not None and kept.options.reward_mode == "per_step" and not caplog.text

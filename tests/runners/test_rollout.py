@@ -9,7 +9,7 @@ import pytest
 from referee.config import PandaEnvConfig
 from referee.envs.panda.env import PandaVectorEnv
 from referee.envs.policies import make_policy
-from referee.runners.rollout import FilmMaker, Outcomes, roll_out
+from referee.learn.roll_out import FilmMaker, Outcomes, roll_out
 
 
 class Scripted:

@@ -13,7 +13,7 @@ import pytest
 from tests.runners.test_train_policy import TINY
 
 from referee.config import Loaded, load
-from referee.runners import training
+from referee.learn import build, evaluation, warm_start
 from referee.runners.logbook import Logbook, read_metrics
 from referee.runners.train_policy import train_policy
 
@@ -39,10 +39,10 @@ def test_all_that_a_run_does_counts_but_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Loading (0.2 s), demonstrating (0.2 s) and cloning (0.2 s) count; two evaluations (1 s) do not."""
-    slower(monkeypatch, training, "make_payment", 0.2)
-    slower(monkeypatch, training, "demonstrations", 0.2)
-    slower(monkeypatch, training.bc, "clone", 0.2)
-    slower(monkeypatch, training, "roll_out", 0.5)
+    slower(monkeypatch, build, "make_rewards", 0.2)
+    slower(monkeypatch, warm_start, "demonstrations", 0.2)
+    slower(monkeypatch, warm_start.bc, "clone", 0.2)
+    slower(monkeypatch, evaluation, "roll_out", 0.5)
     lines = [*TINY, *CLONED, "runner.max_steps=80", f"runner.logger.log_path={tmp_path / 'run'}"]
     began = time.perf_counter()
     train_policy(load("panda_ppo_mlp", lines))

@@ -17,10 +17,10 @@ from tests.runners.test_placed import SMALL as PPO
 from tests.runners.test_trend_reward import PPO as TREND
 
 from referee.config import load
+from referee.learn.checks import check
+from referee.learn.trainer import Trainer
 from referee.models import Artifact
-from referee.runners import trends
-from referee.runners.train_policy import check, make_training
-from referee.runners.training import Training
+from referee.rewards import window_model as trends
 
 NAME = "time/compute_model_rewards"
 STEPS, ENVS = 12, 4
@@ -34,10 +34,10 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def training(preset: str, *lines: str, folder: Path) -> Iterator[Training]:
+def training(preset: str, *lines: str, folder: Path) -> Iterator[Trainer]:
     config = load(preset, ["runner.imports=[tests.runners.slow_models]", *lines]).config
     check(config)
-    run = make_training(config, folder)
+    run = Trainer(config, folder)
     try:
         yield run
     finally:
@@ -48,13 +48,13 @@ def paid_by(model: Path) -> list[str]:
     return ["reward.use_reward_model=true", f"reward.model.model_path={model}", "reward.alarm.enabled=false"]
 
 
-def scored_frames(run: Training, *modes: str) -> int:
+def scored_frames(run: Trainer, *modes: str) -> int:
     """Of the latest rollout."""
     ended = run.rollout.terminated | run.rollout.truncated
     return ended.size if PER_STEP in modes or ENDS in modes else int(ended.sum())
 
 
-def holds(run: Training, *modes: str) -> None:
+def holds(run: Trainer, *modes: str) -> None:
     """Two iterations: at least what the frames take, and no more than the whole rollout took."""
     for _ in range(2):
         numbers = run.iterate()
@@ -119,9 +119,9 @@ def test_scoring_a_replay_again_is_no_scoring_of_the_rollout(refinable: Path, tm
     slow = save_slow_model(tmp_path / "model", Artifact.load(refinable).provenance)
     lines = [*OFF_POLICY, *paid_by(slow), PER_STEP, "reward.refine.enabled=true", "reward.refine.interval=100"]
     with training("panda_sac_mlp", *lines, folder=tmp_path) as run:
-        assert run.verdicts is not None
+        assert run.refinement is not None
         run.iterate()
-        frames = run.actor.rescore(run.verdicts.reward)  # type: ignore[union-attr]
+        frames = run.learner.rescore(run.reward)  # type: ignore[union-attr]
         assert frames == 16
         numbers = run.iterate()
         assert SECONDS * ENVS <= numbers[NAME] <= numbers["time/rollout"] / 4

@@ -149,8 +149,9 @@ def worker(folder: Path, **options: Any) -> tuple[TeleopWorker, EpisodeStore]:
     env = make_vec(PandaEnvConfig(task="Reach", num_envs=1, num_threads=1))
     store = EpisodeStore(folder)
     recording = LiveRecording(env, store, Meta())
-    return TeleopWorker(env, lambda: np.zeros((1, 4), np.float32), gate=Gate(1, 2, 2), pay=(0.0, 1.0),
-                        cameras=("front",), recording=recording, **options), store  # fmt: skip
+    return TeleopWorker(env, lambda: np.zeros((1, 4), np.float32), gate=Gate(1, 2, 2),
+                        options=RewardOptions(reward_mode="per_step"), cameras=("front",), recording=recording,
+                        **options), store  # fmt: skip
 
 
 def test_a_late_verdict_is_no_success(tmp_path: Path) -> None:

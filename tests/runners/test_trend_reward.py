@@ -18,17 +18,18 @@ from referee.config import load
 from referee.envs.contract import StepResult
 from referee.envs.panda.env import PandaVectorEnv
 from referee.errors import ConfigError, RefereeError
+from referee.learn.asynchronous import AsyncSource
+from referee.learn.checks import check
+from referee.learn.source import WorkerSource
+from referee.learn.trainer import Trainer
 from referee.models.vlm import Answers, make_reward_parser, qwen
 from referee.models.window import Window
+from referee.rewards import window_model as trends
 from referee.rewards.assign import pay_windows
-from referee.runners import trends
-from referee.runners.background import BackgroundTraining
-from referee.runners.ending import tell
+from referee.rewards.window_model import make_window_model
+from referee.rewards.windows import WindowReward
+from referee.runners.ending import write_summary
 from referee.runners.model_keys import as_scored
-from referee.runners.placed import PlacedTraining
-from referee.runners.train_policy import check, make_training
-from referee.runners.training import Training
-from referee.runners.trends import TrendPayment, make_window_model
 
 WORDS = ("positive", "negative", "unclear", "no idea")
 PAYS = {"positive": 1.0, "negative": -0.5, "unclear": 0.25, "no idea": -0.125}
@@ -74,10 +75,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trends, "make_window_model", Scripted)
 
 
-def training(*more: str, base: Sequence[str] = PPO, preset: str = "panda_ppo_mlp_qwentrend_reward") -> Training:
+def training(*more: str, base: Sequence[str] = PPO, preset: str = "panda_ppo_mlp_qwentrend_reward") -> Trainer:
     config = load(preset, [*base, *more]).config
     check(config)
-    return Training(config)
+    return Trainer(config)
 
 
 class Film:
@@ -132,10 +133,10 @@ def test_ppo_is_paid_by_what_the_model_says() -> None:
         *keys, "reward.history_reward_assign=end", "reward.model.interval_reward=0.0625", "reward.reward_weight=2"
     )
     other = training()
-    film = Film(other.env.env)
+    film = Film(other.env)
     for iteration in range(2):
         other.policy.load_state_dict(run.policy.state_dict())
-        other.roller.collect(other.env, other.rollout, film)
+        other.source.collector.collect(other.source.env, other.source.rollout, film)
         numbers = run.iterate()
         assert np.array_equal(run.rollout.actions, other.rollout.actions)
         paid = film.pay(3, 2)
@@ -154,11 +155,11 @@ def test_ppo_is_paid_by_what_the_model_says() -> None:
         assert numbers["reward/truly_positive"] == pytest.approx((true == 1)[~np.isnan(change)].mean())
         assert "reward/true_success" in numbers and "reward/hacking_gap" not in numbers
         assert iteration == 0 or len(said) < paid.size / 2
-    assert isinstance(run.payment, TrendPayment)
-    model = run.payment.manager._model
+    assert isinstance(run.reward, WindowReward)
+    model = run.reward.manager._model
     assert isinstance(model, Scripted)
     assert len(model.asked) == 2, "all windows of a rollout are asked at once"
-    assert model.tasks == {run.env.env.task_description}
+    assert model.tasks == {run.env.task_description}
     for each in (run, other):
         each.close()
 
@@ -169,8 +170,8 @@ def test_each_judged_step_is_paid_once() -> None:
     keys = [f"{WINDOW}.{name}={value}" for name, value in
             (("history_size", 3), ("min_history_size", 3), ("input_interval", 1))]  # fmt: skip
     run, other = training(*keys, "reward.history_reward_assign=once"), training()
-    film = Film(other.env.env)
-    other.roller.collect(other.env, other.rollout, film)
+    film = Film(other.env)
+    other.source.collector.collect(other.source.env, other.source.rollout, film)
     run.iterate()
     paid = film.pay(3, 1)
     for step, row in enumerate(film.seen):
@@ -187,8 +188,8 @@ def test_each_judged_step_is_paid_once() -> None:
 def test_vlm_judges_single_states(mode: str) -> None:
     lines = ("reward.model.model_type=vlm", f"reward.reward_mode={mode}")
     run, other = training(*lines, preset="panda_ppo_mlp", base=[*PPO, "reward.use_reward_model=true"]), training()
-    film = Film(other.env.env)
-    other.roller.collect(other.env, other.rollout, film)
+    film = Film(other.env)
+    other.source.collector.collect(other.source.env, other.source.rollout, film)
     numbers = run.iterate()
     expected = [
         [PAYS[word(episode[-1:])] if ended or mode == "per_step" else 0.0 for episode, ended in row]
@@ -231,11 +232,11 @@ def test_the_truth_changes_nothing_but_a_bonus_that_says_so(
 def test_a_resumed_run_remembers_its_frames(tmp_path: Path) -> None:
     """12 steps end within an episode of 7: the first windows of the next rollout show frames of before."""
     config = load("panda_ppo_mlp_qwentrend_reward", [*PPO, f"{WINDOW}.input_interval=1"]).config
-    run = Training(config, tmp_path)
+    run = Trainer(config, tmp_path)
     run.iterate()
     saved = run.save()
     numbers = run.iterate()
-    again = Training(config, tmp_path / "again")
+    again = Trainer(config, tmp_path / "again")
     again.resume(saved)
     assert again.iterate()["reward/windows"] == numbers["reward/windows"]
     np.testing.assert_array_equal(again.rollout.rewards, run.rollout.rewards)
@@ -248,7 +249,7 @@ def test_a_resumed_run_remembers_its_frames(tmp_path: Path) -> None:
 def test_the_best_policy_is_chosen_by_what_was_paid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    run = Training(load("panda_ppo_mlp_qwentrend_reward", PPO).config, tmp_path)
+    run = Trainer(load("panda_ppo_mlp_qwentrend_reward", PPO).config, tmp_path)
     run.evaluate()
     assert not (tmp_path / "checkpoints" / "best").exists()  # nothing was paid yet
     paid = []
@@ -256,8 +257,8 @@ def test_the_best_policy_is_chosen_by_what_was_paid(tmp_path: Path, capsys: pyte
         run.iterate()
         paid.append(run.rollout.rewards.copy())
     run.evaluate()
-    assert run.best.success == pytest.approx(np.mean(paid)) and (tmp_path / "checkpoints" / "best").is_dir()
-    tell(run, Console())
+    assert run.evaluation.best.success == pytest.approx(np.mean(paid)) and (tmp_path / "checkpoints" / "best").is_dir()
+    write_summary(run, Console())
     said = capsys.readouterr().out
     assert "windows judged" in said and "best pay of a step" in said
     run.close()
@@ -271,8 +272,8 @@ def test_side_by_side_pays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "reward.reward_mode=history_buffer", f"{WINDOW}.history_size=3", f"{WINDOW}.min_history_size=3",
             "algorithm.random_steps=100000", "algorithm.replay.save=false", "actor.global_batch_size=16"]  # fmt: skip
     config = load("panda_sac_mlp", [*base, "runner.background.enabled=true"]).config
-    run = make_training(config, tmp_path)
-    assert isinstance(run, BackgroundTraining)
+    run = Trainer(config, tmp_path)
+    assert isinstance(run.source, AsyncSource)
     plain = training(base=base, preset="panda_sac_mlp")
     try:
         while run.steps < 200:
@@ -280,7 +281,7 @@ def test_side_by_side_pays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for _ in range(10):
             plain.iterate()
         assert numbers["reward/windows"] > 0 and numbers["async/lag_seconds_max"] > 0
-        mine, theirs = run.learner.replay, plain.actor.replay  # type: ignore[union-attr]
+        mine, theirs = run.learner.replay, plain.learner.replay  # type: ignore[union-attr]
         slots = slice(0, 50)
         np.testing.assert_array_equal(mine.rewards[:, slots], theirs.rewards[:, slots])
         assert len(set(mine.rewards[:, slots].ravel().tolist())) > 3
@@ -296,14 +297,14 @@ def test_crews_keep_frames_and_the_run_judges(tmp_path: Path, caplog: pytest.Log
              f"{WINDOW}.input_interval=1", "reward.history_reward_assign=end"]  # fmt: skip
     config = load("panda_ppo_mlp_qwentrend_reward", lines).config
     check(config)
-    run = make_training(config, tmp_path)
-    assert isinstance(run, PlacedTraining) and "windows are judged in the process of the run" in caplog.text
+    run = Trainer(config, tmp_path)
+    assert isinstance(run.source, WorkerSource) and "windows are judged in the process of the run" in caplog.text
     run.iterate()
     saved = run.save()
     numbers = run.iterate()
     assert (run.rollout.rewards[0] != 0).all(), "windows that began in the last rollout"
     assert numbers["reward/windows"] > 0
-    again = make_training(config, tmp_path / "again")
+    again = Trainer(config, tmp_path / "again")
     again.resume(saved)
     again.iterate()
     np.testing.assert_array_equal(again.rollout.rewards, run.rollout.rewards)
@@ -460,7 +461,7 @@ def test_a_server_pays_and_its_absence_never_does(monkeypatch: pytest.MonkeyPatc
     numbers = run.iterate()  # the server is gone
     assert numbers["reward/unanswered"] == numbers["reward/invalid"] == 1 and numbers["reward/positive"] == 0
     assert set(run.rollout.rewards.ravel().tolist()) <= {0.0, -0.125}
-    assert run.payment is not None and run.payment.manager.invalid == numbers["reward/windows"]  # type: ignore[union-attr]
+    assert run.refinement is not None and run.reward.manager.invalid == numbers["reward/windows"]  # type: ignore[union-attr]
     run.close()
     run = training(*lines, f"reward.api.api_base={base}", "reward.api.fallback=stop")
     with pytest.raises(RefereeError, match="gave no answer"):
@@ -498,9 +499,9 @@ def test_a_run_with_the_tiny_model(tmp_path: Path) -> None:
     for _ in range(2):
         numbers = run.iterate()
     assert numbers["reward/invalid"] == 0 and numbers["reward/windows"] > 0
-    assert isinstance(run.payment, TrendPayment)
-    windows, manager = run.payment.reward._windows(), run.payment.manager
-    said = manager.judge([windows.window(i, run.env.env.task_description) for i in range(len(windows))])
+    assert isinstance(run.reward, WindowReward)
+    windows, manager = run.reward._windows(), run.reward.manager
+    said = manager.judge([windows.window(i, run.env.task_description) for i in range(len(windows))])
     assert said.probabilities is not None
     worth = said.probabilities @ [1.0, -0.5, 0.25]
     expected, _ = pay_windows(windows, worth, (6, 4), assign="end", interval_reward=0.0)
@@ -509,5 +510,5 @@ def test_a_run_with_the_tiny_model(tmp_path: Path) -> None:
     babble = training(*lines, "reward.model.max_new_tokens=2")
     numbers = babble.iterate()
     assert numbers["reward/invalid"] > 0.5
-    assert manager.invalid == 0 and babble.payment.manager.invalid > 0  # type: ignore[union-attr]
+    assert manager.invalid == 0 and babble.reward.manager.invalid > 0  # type: ignore[union-attr]
     babble.close()

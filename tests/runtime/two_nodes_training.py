@@ -14,7 +14,8 @@ from tests.runtime.two_nodes import CONFIG
 from referee.config import load
 from referee.demo.ablation_runs import QUIET
 from referee.episodes import EpisodeStore
-from referee.runners.placed import PlacedTraining
+from referee.learn.source import WorkerSource
+from referee.learn.trainer import Trainer
 
 SMALL = [
     "env.train.num_envs=4", "env.eval.num_envs=2", "env.train.max_episode_steps=5", "algorithm.rollout_steps=10",
@@ -27,19 +28,21 @@ SMALL = [
 def main(address: str, token: str, model: str, folder: str) -> None:
     lines = [*CONFIG, f"cluster.address={address}", f"cluster.token_path={token}", f"reward.model.model_path={model}",
              f"env.train.data_collection.save_dir={folder}/episodes"]  # fmt: skip
-    run = PlacedTraining(load("panda_ppo_mlp", [*SMALL, *lines]).config, Path(folder))
+    run = Trainer(load("panda_ppo_mlp", [*SMALL, *lines]).config, Path(folder))
     paid = 0
     try:
         run.warm_start(QUIET)
-        assert run._judges is not None
-        (pid,) = run._judges.pid().wait()
+        assert isinstance(run.source, WorkerSource) and run.source.scorers is not None
+        (pid,) = run.source.scorers.pid().wait()
         for iteration in range(5):
             if iteration == 2:  # while the environments step, or while it judges
                 threading.Timer(0.03, os.kill, (pid, signal.SIGKILL)).start()
             run.iterate()
             paid += int(run.rollout.rewards.size)
-        (again,) = run._judges.pid().wait()
-        addresses = [run._cluster.nodes[group.ranks[0].node].address for group in (run._crews, run._judges)]
+        (again,) = run.source.scorers.pid().wait()
+        addresses = [
+            run.source.cluster.nodes[group.ranks[0].node].address for group in (run.source.group, run.source.scorers)
+        ]
         saw = {"steps": run.steps, "paid": paid, "replaced": pid != again, "places": addresses}
     finally:
         run.close()

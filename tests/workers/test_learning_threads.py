@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from referee.workers import threads
-from referee.workers.threads import AGAIN, Threads
+from referee.rl import threads
+from referee.rl.threads import AGAIN, Threads
 
 
 class Machine:

@@ -17,12 +17,13 @@ from referee.envs import make_vec
 from referee.envs.policies import make_policy
 from referee.episodes import EpisodeStore, Meta
 from referee.episodes.recorder import Recorder
+from referee.learn.roll_out import EvalScorer, Tell, roll_out
+from referee.learn.trainer import Trainer
 from referee.metrics.intervals import Estimate
 from referee.metrics.rates import Rate
 from referee.rewards import TruthBeside
+from referee.rewards.source import scores_frames
 from referee.rl.policy import Player
-from referee.runners.rollout import SecondOpinion, Tell, roll_out
-from referee.runners.training import Training
 
 WEAK = 0.27
 """True success at which a weak policy is taken, on `LOOK` episodes: on others it will be about 20 to 40 %."""
@@ -102,15 +103,15 @@ def record_experts(
     return EpisodeStore(folder)
 
 
-def weak_policy(config: Config, folder: Path, *, success: float = WEAK) -> Training:
+def weak_policy(config: Config, folder: Path, *, success: float = WEAK) -> Trainer:
     """PPO with the dense reward, stopped at the wanted true success; the last checkpoint in `folder` is the policy."""
-    run = Training(config, folder)
+    run = Trainer(config, folder)
     run.warm_start(QUIET)
     while not run.finished():
         if not run.iterate().get("env/success_at_end"):
             continue  # with noise nothing succeeds yet
         run.evaluate()
-        if run.outcomes.rate().share >= success:
+        if run.evaluation.outcomes.rate().share >= success:
             break
     run.save()
     return run
@@ -144,7 +145,7 @@ def _lines(task: str, seed: int, *more: str) -> list[str]:
     return [f"env.train.task={task}", f"runner.seed={seed}", *more]
 
 
-def learn(run: Training, tell: Callable[[dict[str, float]], None] | None = None) -> Course:
+def learn(run: Trainer, tell: Callable[[dict[str, float]], None] | None = None) -> Course:
     """Train to the end, with an evaluation as often as the configuration says."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -163,14 +164,14 @@ def learn(run: Training, tell: Callable[[dict[str, float]], None] | None = None)
     return course
 
 
-def judge(run: Training, episodes: int, *, seed: int, noise: bool = False, tell: Tell | None = None) -> Verdicts:
+def judge(run: Trainer, episodes: int, *, seed: int, noise: bool = False, tell: Tell | None = None) -> Verdicts:
     """The policy of a run on fresh episodes, with the mean action or with the noise of exploration.
 
     tell: hears of the pictures that the reward model judged, and of the truth about them.
     """
-    player = Player(run.policy, run.eval_env, noise_seed=1 if noise else None)
-    payment = run.verdicts
-    second = None if payment is None else SecondOpinion(payment.manager, payment.reward.cameras, tell)
-    found = roll_out(run.eval_env, player, episodes, seed=seed, observe=player.see, watch=second)
+    player = Player(run.policy, run.evaluation.env, noise_seed=1 if noise else None)
+    reward = run.reward
+    second = EvalScorer(reward.manager, reward.cameras, tell) if scores_frames(reward) else None
+    found = roll_out(run.evaluation.env, player, episodes, seed=seed, observe=player.see, watch=second)
     said = float("nan") if second is None else second.truth.log("x")["x/model_success"]
     return Verdicts(found.rate(), said)

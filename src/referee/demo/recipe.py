@@ -35,18 +35,19 @@ from referee.demo.story import Arm, Stage, Story
 from referee.demo.words import headline, whole
 from referee.errors import ConfigError, RefereeError
 from referee.files import write_json
+from referee.learn.roll_out import FilmMaker, roll_out
+from referee.learn.trainer import Trainer
 from referee.models import Artifact
 from referee.models.contract import frames_of
 from referee.pictures import save_gif
+from referee.rewards.source import scores_frames
 from referee.rl.policy import Player
 from referee.runners import episodes
 from referee.runners.audit import audit
 from referee.runners.next_step import next_line
-from referee.runners.rollout import FilmMaker, roll_out
 from referee.runners.rundir import LOCK, locked, locks_folder, open_run
 from referee.runners.sheet import task_sheet
 from referee.runners.train_reward import train_and_calibrate
-from referee.runners.training import Training
 from referee.sim.scene import CONTROL_HZ
 from referee.training.options import FitOptions
 from referee.training.recipe import TrainOptions
@@ -125,8 +126,8 @@ def demo(loaded: Loaded) -> None:
             start = weak_policy(weak_config(task, seed, *_threads(config)), folder / "start")
         say(
             f"{start.steps:,} steps of PPO with the simulation's own dense reward, until a look finds "
-            f"{whole(WEAK)} true success or more: {whole(start.outcomes.rate().share)}. From here on, only the reward "
-            "model pays."
+            f"{whole(WEAK)} true success or more: {whole(start.evaluation.outcomes.rate().share)}. From here on, only "
+            "the reward model pays."
         )
         start.close()
     arms: list[Finished] = []
@@ -151,49 +152,48 @@ def _threads(config: Config) -> list[str]:
 def _arm(name: str, config: Config, folder: Path, console: Console, *, film: bool) -> Finished:
     """Train and judge one arm."""
     began = time.perf_counter()
-    run = Training(config, folder)
+    run = Trainer(config, folder)
     run.warm_start(console)
-    payment = run.verdicts
-    assert payment is not None
+    reward, refinement = run.reward, run.refinement
+    assert scores_frames(reward) and refinement is not None
     before = judge(run, EPISODES, seed=JUDGE_SEED)
     columns = (TextColumn("{task.completed:>9,.0f} steps"), BarColumn(bar_width=12), TextColumn("{task.description}"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         bar = progress.add_task("", total=config.runner.max_steps)
-        course = learn(run, lambda _: progress.update(bar, completed=run.steps, description=run.line()))
+        course = learn(run, lambda _: progress.update(bar, completed=run.steps, description=run.status_line()))
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def keep(pictures: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
-        seen.append((frames_of(pictures, payment.manager.artifact.spec.cameras, payment.reward.cameras), truth))
+        seen.append((frames_of(pictures, reward.manager.artifact.spec.cameras, reward.cameras), truth))
 
     after = judge(run, EPISODES, seed=JUDGE_SEED, tell=keep)
-    account = {} if payment.refiner is None else payment.refiner.account(run.steps / CONTROL_HZ)
+    account = {} if refinement.refiner is None else refinement.refiner.account(run.steps / CONTROL_HZ)
     minutes = (time.perf_counter() - began) / 60
     arm = _as_arm(name, run, course, before, after, int(account.get("labels", 0)), minutes)
     if film:
         _film(run, folder / "film.gif")
     ends = Ends(np.concatenate([images for images, _ in seen]), np.concatenate([truth for _, truth in seen]))
-    found = Finished(arm, payment.manager.artifact, ends, account)
+    found = Finished(arm, reward.manager.artifact, ends, account)
     run.close()
     return found
 
 
 def _as_arm(
-    name: str, run: Training, course: Course, before: Verdicts, after: Verdicts, labels: int, minutes: float
+    name: str, run: Trainer, course: Course, before: Verdicts, after: Verdicts, labels: int, minutes: float
 ) -> Arm:
-    payment = run.verdicts
-    assert payment is not None
-    alarm = payment.alarm
+    refinement, alarm = run.refinement, run.alarm
+    assert refinement is not None
     return Arm(
-        name, course.steps, course.true, course.model, None if alarm is None else alarm.first_at, payment.swaps,
+        name, course.steps, course.true, course.model, None if alarm is None else alarm.first_at, refinement.swaps,
         before.true, after.true, after.model, labels, minutes, run.folder / "film.gif",
     )  # fmt: skip
 
 
-def _film(run: Training, path: Path) -> None:
-    world = run.eval_env.unwrapped
+def _film(run: Trainer, path: Path) -> None:
+    world = run.evaluation.env.unwrapped
     film = FilmMaker(world, 2, pixels=FILM_PIXELS)
-    player = Player(run.policy, run.eval_env)
-    roll_out(run.eval_env, player, 2, seed=JUDGE_SEED, watch=film, observe=player.see)
+    player = Player(run.policy, run.evaluation.env)
+    roll_out(run.evaluation.env, player, 2, seed=JUDGE_SEED, watch=film, observe=player.see)
     save_gif(path, film.frames()[::2], fps=10)
 
 

@@ -30,7 +30,7 @@ from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards.alarm import Alarm
 from referee.rewards.env_pictures import fitted
 from referee.rewards.scored import ScoredFrames
-from referee.rewards.step_scorer import Rules, StepScorer, truth_of
+from referee.rewards.step_scorer import Rules, StepScorer, stalled_in, truth_of
 from referee.rewards.wrapper import ENV_REWARD, NO_RELABELLING, PROBABILITY, SUCCESS
 
 try:
@@ -115,7 +115,7 @@ class RewardModelVecEnv(VecEnvWrapper):
         def see(ids: np.ndarray) -> np.ndarray:
             return np.stack([self._views(i, pictures[i], observations, dones, infos) for i in ids.tolist()])
 
-        stalled = np.zeros(self.num_envs, bool)
+        stalled = np.array([stalled_in(info) for info in infos])
         live = np.ones(self.num_envs, bool)
         score = self.scorer.score(
             np.asarray(env_rewards, np.float64), live, np.asarray(dones, bool), stalled, see, truth

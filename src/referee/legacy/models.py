@@ -18,7 +18,7 @@ from referee.models import Artifact, binary_classifier, resnet_reward, weights
 from referee.models.contract import RewardModel, select_views
 from referee.models.spec import ModelError, ModelSpec, square
 from referee.models.vlm import judge
-from referee.runners.trends import make_window_model
+from referee.rewards.window_model import make_window_model
 
 Paths = Path | str | None
 

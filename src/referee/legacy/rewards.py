@@ -23,12 +23,11 @@ from referee.legacy.models import state_of
 from referee.models.packed import Packed
 from referee.rewards import RewardManager as Manager
 from referee.rewards import RewardOptions
-from referee.runners.environments import open_model
+from referee.rewards.classifier import ClassifierReward, open_model
 from referee.runners.train_reward import job_of, train_placed
 from referee.runtime import Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.training import checkpoint
 from referee.training.recipe import check_paths
-from referee.workers.reward import RewardWorker as ModelRewardWorker
 from referee.workers.text import TextRewardWorker
 
 
@@ -191,7 +190,7 @@ class LaunchedRewardWorker:
         self.close()
 
 
-class RewardWorker(ModelRewardWorker):
+class RewardWorker(ClassifierReward):
     """The reward worker: of a configuration, or of a manager, an environment and a number of steps.
 
     worker = RewardWorker(cfg)
@@ -210,6 +209,28 @@ class RewardWorker(ModelRewardWorker):
             if config.runner.task_type == "text":
                 return TextRewardWorker(config.reward.text)
         return ConfiguredRewardWorker(first)
+
+    def init_worker(self) -> None:
+        """Nothing is left to do: a worker is ready once it is made."""
+
+    def compute_rewards(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
+        """f32[n]: what the model pays for observations, each by itself."""
+        return self.manager.compute_rewards(observations, cameras=self._names(observations))
+
+    compute_batch_rewards = compute_rewards
+
+    def to_device(self, device: str) -> None:
+        """Move the model."""
+        self.manager.to_device(device)
+
+    def save_checkpoint(self, folder: Path | str) -> None:
+        """A copy of the artifact that pays."""
+        self.manager.artifact.save(Path(folder))
+
+    def _names(self, observations: Mapping[str, Any]) -> tuple[str, ...] | None:
+        extra = observations.get("extra_view_images")
+        views = 1 + (0 if extra is None else extra.shape[1])
+        return self.cameras if views == len(self.cameras) else self._env.cameras[:views]
 
     @staticmethod
     def launch_for_realworld(

@@ -16,8 +16,9 @@ from referee.envs.contract import RefereeVectorEnv
 from referee.episodes.formats.pickled import FramesPickleWriter
 from referee.episodes.recorder import Recorder, Wanted
 from referee.errors import ConfigError, RefereeError
+from referee.learn.checks import check
 from referee.legacy.configs import Cfg, is_cfg, loaded_of, tree_of
-from referee.runners.train_policy import check, train_policy
+from referee.runners.train_policy import train_policy
 from referee.runners.train_reward import train_placed
 
 

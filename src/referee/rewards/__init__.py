@@ -1,10 +1,16 @@
-"""Rewards from verdicts: who is paid what for which state, and how far that is from the truth."""
+"""Rewards from scores: which reward each state has, and how far that is from the truth."""
 
 from referee.rewards.alarm import Alarm
-from referee.rewards.arithmetic import RewardOptions, combine, ends_episode, model_rewards
-from referee.rewards.gates import Gate
 from referee.rewards.manager import RewardManager
-from referee.rewards.score_rollout import FinalPictures, Scored, pay_steps, score_finals, score_steps, withheld
+from referee.rewards.rules import Gate, RewardOptions, combine, ends_episode, model_rewards
+from referee.rewards.score_rollout import (
+    FinalPictures,
+    RolloutFrames,
+    Scores,
+    pay_steps,
+    score_finals,
+    score_steps,
+)
 from referee.rewards.truth import TruthBeside, paired_difference
 
 __all__ = [
@@ -13,7 +19,8 @@ __all__ = [
     "Gate",
     "RewardManager",
     "RewardOptions",
-    "Scored",
+    "RolloutFrames",
+    "Scores",
     "TruthBeside",
     "combine",
     "ends_episode",
@@ -22,5 +29,4 @@ __all__ = [
     "pay_steps",
     "score_finals",
     "score_steps",
-    "withheld",
 ]

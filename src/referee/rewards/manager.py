@@ -14,9 +14,9 @@ import torch
 from referee.errors import RefereeError
 from referee.models import Artifact, Verdict
 from referee.models.contract import select_views
-from referee.rewards.arithmetic import RewardOptions, model_rewards
+from referee.rewards import rules
 from referee.rewards.debug import VerdictPictures
-from referee.rewards.gates import Gate
+from referee.rewards.rules import Gate, RewardOptions
 
 MICRO_BATCH = 256
 DEBUG_VARIABLE = "DEBUG_IMAGE_SAVE_DIR"
@@ -110,7 +110,7 @@ class RewardManager:
 
     def pay(self, verdict: Verdict) -> np.ndarray:
         """f32: what the model pays for a verdict, in its shape."""
-        return model_rewards(verdict, self.options, threshold=self.threshold)
+        return rules.model_rewards(verdict, self.options, threshold=self.threshold)
 
     def judge(self, observations: Mapping[str, np.ndarray], *, cameras: Sequence[str] | None = None) -> Verdict:
         """The verdict on n observations, each by itself, at `threshold`.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from referee.errors import RefereeError
 from referee.models.contract import Verdict
-from referee.rewards.gates import Gate
+from referee.rewards import rules
+from referee.rewards.rules import Gate
 
 Draw = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 """Pictures of the last states of episodes that ended in the latest step, of environments int[m], in that order."""
@@ -20,7 +22,7 @@ Pay = Callable[[Verdict], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class Scores:
     """What the model says of a rollout of T steps of N environments."""
 
     rewards: np.ndarray
@@ -42,6 +44,33 @@ class Scored:
         shares: into which these are divided, if this is the rollout of one; the mean over all shares is their sum.
         """
         return shares * self.seconds / len(self.rewards)
+
+
+@dataclass(frozen=True)
+class RolloutFrames:
+    """Frames of a rollout that a reward model scored, of the states that steps led to."""
+
+    where: np.ndarray
+    """bool[T,N]"""
+    frames: np.ndarray
+    """uint8[m,V,H,W,3], in the order of `where`, row by row."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[RolloutFrames]) -> RolloutFrames:
+        """Of rollouts that were made side by side, as of one."""
+        where = np.concatenate([part.where for part in parts], axis=1)
+        places = [np.stack(np.nonzero(part.where), axis=1) for part in parts]
+        first = np.cumsum([0, *(part.where.shape[1] for part in parts)])
+        order = np.concatenate([at[:, 0] * where.shape[1] + at[:, 1] + start
+                                for at, start in zip(places, first, strict=False)])  # fmt: skip
+        some = [part.frames for part in parts if len(part.frames)]
+        frames = np.concatenate(some)[np.argsort(order)] if some else parts[0].frames
+        return cls(where, frames)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """int[T,N]: which of the frames is of that step, where there is one."""
+        return np.cumsum(self.where).reshape(self.where.shape) - 1
 
 
 class FinalPictures:
@@ -97,41 +126,27 @@ def _nobody(ids: np.ndarray) -> Mapping[str, np.ndarray]:
     raise RefereeError("these pictures were drawn elsewhere, and no more can be added")
 
 
-def withheld(verdict: Verdict, held: np.ndarray | None) -> Verdict:
-    """The verdict without a word on states that an arm held in, bool of its shape: such pictures may be old ones.
-
-    What is left there is that of a failure: score and probability 0, no success.
-    """
-    if held is None or not held.any():
-        return verdict
-    return Verdict(
-        np.where(held, np.float32(0), verdict.score),
-        None if verdict.probability is None else np.where(held, np.float32(0), verdict.probability),
-        None if verdict.success is None else verdict.success & ~held,
-    )
-
-
 def score_finals(
     finals: FinalPictures, shape: tuple[int, int], *, judge: Judge, pay: Pay, held: np.ndarray | None = None
-) -> Scored:
+) -> Scores:
     """Terminal mode: the model's reward at the steps at which episodes ended, 0 at all others.
 
     shape: T, N of the rollout. One picture is judged per episode, so no gate over time is applied. held: bool[T,N],
-    where an arm held, see `withheld`.
+    where an arm stalled, see `withhold`.
     """
     rewards, judged = np.zeros(shape, np.float32), np.zeros(shape, bool)
     success, probability = np.zeros(shape, bool), np.full(shape, np.nan, np.float32)
     if not len(finals):
-        return Scored(rewards, judged, success, probability)
+        return Scores(rewards, judged, success, probability)
     places = finals.places()
-    verdict = withheld(judge(finals.pictures()), None if held is None else held[places])
+    verdict = rules.withhold(judge(finals.pictures()), None if held is None else held[places])
     rewards[places] = pay(verdict)
     judged[places] = True
     if verdict.success is not None:
         success[places] = verdict.success
     if verdict.probability is not None:
         probability[places] = verdict.probability
-    return Scored(
+    return Scores(
         rewards,
         judged,
         None if verdict.success is None else success,
@@ -142,14 +157,14 @@ def score_finals(
 def score_steps(
     observations: Mapping[str, np.ndarray], ended: np.ndarray, *, judge: Judge, pay: Pay, gate: Gate,
     held: np.ndarray | None = None,
-) -> Scored:  # fmt: skip
+) -> Scores:  # fmt: skip
     """Per-step mode: the model's reward for the state that each step led to.
 
     observations: {name: [T,N,…]} of these states; where an episode ended, of its own last state, not of the next
         episode's first.
     ended: bool[T,N], where the step was the last of its episode.
     gate: of N environments; it remembers episodes that go on in the next rollout.
-    held: bool[T,N], where an arm held, see `withheld`; the gate never fires there.
+    held: bool[T,N], where an arm stalled, see `withhold`; the gate never fires there.
     """
     ended = np.asarray(ended, bool)
     for name, images in observations.items():
@@ -161,17 +176,14 @@ def score_steps(
     return pay_steps(judge(rows), ended, pay=pay, gate=gate, held=held)
 
 
-def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held: np.ndarray | None = None) -> Scored:
+def pay_steps(verdict: Verdict, ended: np.ndarray, *, pay: Pay, gate: Gate, held: np.ndarray | None = None) -> Scores:
     """The same for states that were judged already: the verdict is that of T·N states, [T,N] or in one row."""
     shape = np.shape(ended)
     parts = (None if each is None else np.reshape(each, shape)
              for each in (verdict.score, verdict.probability, verdict.success))  # fmt: skip
-    found = withheld(Verdict(*parts), held)  # type: ignore[arg-type]
-    if found.success is not None:
-        began = np.zeros(shape, bool)
-        began[1:] = ended[:-1]
-        fires = gate.steps(found.success, began)
-        found = replace(found, success=fires if held is None else fires & ~held)
-        if len(ended):
-            gate.reset(ended[-1])
-    return Scored(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)
+    began = np.zeros(shape, bool)
+    began[1:] = ended[:-1]
+    found = rules.gated_verdict(Verdict(*parts), began, gate, held)  # type: ignore[arg-type]
+    if len(ended):
+        gate.reset(ended[-1])
+    return Scores(np.asarray(pay(found), np.float32), np.ones(shape, bool), found.success, found.probability)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from referee.envs.contract import VOID
 from referee.errors import RefereeError
 from referee.metrics.gate import check_gate
 from referee.models.artifact import Artifact
 from referee.models.contract import Verdict, probability_of
-from referee.rewards.arithmetic import RewardOptions, model_rewards
+from referee.rewards import rules
+from referee.rewards.rules import Gate, RewardOptions
 from referee.rewards.scored import ScoredBuffer
 
 Mode = Literal["per_step", "terminal"]
@@ -68,6 +70,14 @@ class Rules:
                 )
 
     @property
+    def options(self) -> RewardOptions:
+        """The same as keys of `reward`; the gate is given separately."""
+        return RewardOptions(
+            reward_mode=self.mode, reward_type=self.reward_type, success_reward=self.success_reward,
+            fail_reward=self.fail_reward, reward_weight=self.reward_weight, env_reward_weight=self.env_reward_weight,
+        )  # fmt: skip
+
+    @property
     def every_state(self) -> bool:
         """Whether the model judges every state, not only last ones."""
         return self.mode == "per_step" or self.terminate_on_success
@@ -85,7 +95,7 @@ class StepScore:
 
 
 class StepScorer:
-    """An artifact, and what it said of the last n states of every environment's episode."""
+    """An artifact, and the gate over every environment's episode."""
 
     def __init__(self, artifact: Artifact, count: int, rules: Rules) -> None:
         self.rules = rules
@@ -93,12 +103,7 @@ class StepScorer:
         """A sample of the frames that were scored; see `ScoredBuffer.take`."""
         self.frames = 0
         """Scored so far."""
-        self._options = RewardOptions(
-            reward_mode=rules.mode, reward_type=rules.reward_type, success_reward=rules.success_reward,
-            fail_reward=rules.fail_reward,
-        )  # fmt: skip
-        self._count = count
-        self._recent = np.zeros((count, 1), bool)
+        self._options, self._count = rules.options, count
         self.swap(artifact)
 
     def swap(self, artifact: Artifact) -> None:
@@ -108,12 +113,11 @@ class StepScorer:
             _log.warning("the reward model %s: %s", artifact.folder or "given", artifact.doubt)
         self.artifact = artifact
         self.threshold = calibration.threshold_in(rules.mode) if rules.threshold is None else rules.threshold
-        self.k, n = rules.gate or (calibration.gate_k, calibration.gate_n)
-        self._recent = np.zeros((self._count, n), bool)
+        self.gate = Gate(self._count, *(rules.gate or (calibration.gate_k, calibration.gate_n)))
 
     def begin(self, rows: np.ndarray) -> None:
         """New episodes: their gates begin again."""
-        self._recent[rows] = False
+        self.gate.reset(rows)
 
     def score(
         self, env_rewards: np.ndarray, live: np.ndarray, ended: np.ndarray, stalled: np.ndarray, pictures: See,
@@ -124,21 +128,19 @@ class StepScorer:
         Where an arm is `stalled`, what is seen may be old: that is no success, and the model is not asked.
         truth: bool[n] of the states, where it is known; it is kept with the scored frames and decides nothing.
         """
-        rules = self.rules
-        due = live if rules.every_state else live & ended
-        judged = due & ~stalled
+        every = self.rules.every_state
+        due = live if every else live & ended
+        judged = rules.usable(due, stalled)
         probability = self._probability(judged, pictures, truth)
-        success = probability >= self.threshold  # never of NaN
-        if rules.every_state:
-            self._recent[due] = np.column_stack([self._recent[due, 1:], success[due]])
-            success = judged & (self._recent.sum(axis=1) >= self.k)
-        terminate = success & rules.terminate_on_success
-        verdict = Verdict(np.nan_to_num(probability), np.nan_to_num(probability), success)
-        worth = model_rewards(verdict, self._options, threshold=self.threshold).astype(np.float64)
-        rewarded = due & (ended | terminate) if rules.mode == "terminal" else due
-        reward = np.where(rewarded, rules.reward_weight * worth, 0.0)
-        if rules.env_reward_weight:  # else not even NaN comes through
-            reward = reward + rules.env_reward_weight * env_rewards
+        said = np.nan_to_num(probability)
+        verdict = Verdict(said, said, probability >= self.threshold)  # never of NaN
+        if every:
+            verdict = rules.gated_verdict(verdict, np.zeros(self._count, bool), self.gate, stalled)
+        success = judged & verdict.success
+        terminate = success & self.rules.terminate_on_success
+        rewarded = due & (ended | terminate) if self.rules.mode == "terminal" else due
+        model = rules.model_rewards(replace(verdict, success=success), self._options, threshold=self.threshold)
+        reward = rules.combine(env_rewards, np.where(rewarded, model, 0), self._options, dtype=np.float64)
         return StepScore(reward, probability, success, judged, terminate)
 
     def _probability(self, judged: np.ndarray, pictures: See, truth: np.ndarray | None) -> np.ndarray:
@@ -153,6 +155,11 @@ class StepScorer:
             self.scored.add(views, summary, probability[rows], None if truth is None else truth[rows])
             self.frames += len(rows)
         return probability
+
+
+def stalled_in(info: Mapping[str, Any]) -> bool:
+    """Whether an info of one environment says that its arm stalled, so that what is seen may be old."""
+    return any(info.get(name) is not None for name in VOID)
 
 
 def truth_of(info: Mapping[str, Any]) -> Any | None:

@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 
-from referee.envs.contract import VOID, void_steps
+from referee.envs.contract import void_steps
 from referee.envs.gym.share import flat
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
 from referee.rewards.env_pictures import EnvPictures, Images
 from referee.rewards.scored import ScoredFrames
-from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, truth_of
+from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, stalled_in, truth_of
 
 ENV_REWARD = "referee/env_reward"
 """Info key: the environment's own reward."""
@@ -134,7 +134,7 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
         truth = truth_of(info)
-        stalled = np.array([any(info.get(name) is not None for name in VOID)])
+        stalled = np.array([stalled_in(info)])
         ruling = self.scorer.score(
             np.array([env_reward], np.float64), _ALL, ended, stalled,
             lambda ids: self._pictures.now(_batched(observation), ids),

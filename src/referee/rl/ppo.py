@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,23 +11,37 @@ from torch import Tensor, nn
 
 from referee.config.learning import ActorConfig, PPOConfig
 from referee.errors import RefereeError
+from referee.rewards.source import RewardSource
+from referee.rl import checkpoint
 from referee.rl.batch import Batch, Parts
 from referee.rl.gae import gae
 from referee.rl.gradient import HandGradient
+from referee.rl.learner import Pace, State
 from referee.rl.optim import DivergedError, flatten, set_rate, step
 from referee.rl.policy import Policy, Tensors
 from referee.rl.rollout import Rollout
+from referee.rl.threads import Threads
 from referee.rl.trust import TrustRegion
 
 
 class PPO:
-    """Updates a policy from rollouts. All randomness comes from `generator`."""
+    """Learns a policy from rollouts. All randomness comes from `generator`.
+
+    >>> ppo = PPO(policy, config.algorithm, config.actor, torch.Generator().manual_seed(0))
+    >>> ppo.remember(rollout)
+    >>> metrics = ppo.learn(progress=0.0, iteration=0)
+    """
+
+    off_policy = keeps_frames = False
+    demos = None
+    updates = 0
 
     def __init__(self, policy: Policy, config: PPOConfig, actor: ActorConfig, generator: torch.Generator) -> None:
         self.policy = policy
         self.config = config
         self.actor = actor
         self.generator = generator
+        self.threads = Threads(actor.num_threads)
         assert actor.global_batch_size is not None  # `config.load` decides it
         self._batch_size = actor.global_batch_size
         self.weights = flatten(policy.parameters())
@@ -35,6 +49,18 @@ class PPO:
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
         self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
         self.trust = TrustRegion(self._acting, config.target_kl) if config.target_kl else None
+
+    def remember(self, rollout: Rollout) -> None:
+        """See Learner: the next `learn` is from this one."""
+        self._rollout = rollout
+
+    def learn(self, *, progress: float, iteration: int, pace: Pace | None = None) -> dict[str, float]:
+        """See Learner."""
+        warmup = self.config.critic_warmup
+        if iteration == warmup > 0:
+            self.forget_moments()
+        with self.threads.at_work(1.0):
+            return self.update(self._rollout, progress=progress, critic_only=iteration < warmup)
 
     def update(self, rollout: Rollout, *, progress: float = 0.0, critic_only: bool = False) -> dict[str, float]:
         """Learn from one rollout.
@@ -87,6 +113,24 @@ class PPO:
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
+
+    def rescore(self, reward: RewardSource) -> int:
+        """See Learner: nothing is remembered."""
+        return 0
+
+    def save_state(self) -> State:
+        """Moments of the optimiser; states of generators and of the trust region."""
+        arrays = {"shuffle": self.generator.get_state().numpy()}
+        if self.trust is not None:
+            arrays["trust_share"] = np.array(self.trust.share)
+        return checkpoint.optimizer_tensors(self.optimizer), arrays
+
+    def restore_state(self, tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        checkpoint.restore_optimizer(self.optimizer, dict(tensors))
+        self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
+        if self.trust is not None and "trust_share" in arrays:
+            self.trust.share = float(arrays["trust_share"])
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> Batch:

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
 from referee.envs.contract import Observation, RefereeVectorEnv, StepResult, void_steps
+from referee.rewards.score_rollout import RolloutFrames
 from referee.rl.policy import Tensors
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Frames that a reward model judged in a rollout, of the states that steps led to."""
-
-    where: np.ndarray
-    """bool[T,N]"""
-    frames: np.ndarray
-    """uint8[m,V,H,W,3], in the order of `where`, row by row."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Pictures]) -> Pictures:
-        """Of rollouts that were made side by side, as of one."""
-        where = np.concatenate([part.where for part in parts], axis=1)
-        places = [np.stack(np.nonzero(part.where), axis=1) for part in parts]
-        first = np.cumsum([0, *(part.where.shape[1] for part in parts)])
-        order = np.concatenate([at[:, 0] * where.shape[1] + at[:, 1] + start
-                                for at, start in zip(places, first, strict=False)])  # fmt: skip
-        some = [part.frames for part in parts if len(part.frames)]
-        frames = np.concatenate(some)[np.argsort(order)] if some else parts[0].frames
-        return cls(where, frames)
-
-    @cached_property
-    def numbers(self) -> np.ndarray:
-        """int[T,N]: which of the frames is of that step, where there is one."""
-        return np.cumsum(self.where).reshape(self.where.shape) - 1
 
 
 @dataclass(frozen=True)
@@ -72,10 +45,12 @@ class Rollout:
         """Of the reward model that paid; 0 for the first one, and where none did."""
         self.env_rewards: np.ndarray | None = None
         """f32[T,N]: the environment's own rewards, where `rewards` are what somebody else paid."""
-        self.judged: Pictures | None = None
+        self.judged: RolloutFrames | None = None
         """What a reward model looked at, where a better one may have to look again."""
         self.goes_on = True
-        """Whether it begins where the last one ended; not so after a crew has died."""
+        """Whether it begins where the last one ended; not so after a worker has died."""
+        self.first_env = 0
+        """Which of all environments of the run is its first one."""
         self.finals: list[Final] = []
         self.last: Observation = {}
         """The observation after the last step."""
@@ -98,7 +73,7 @@ class Rollout:
         if len(parts) == 1:
             return parts[0]
         other = object.__new__(cls)
-        other.goes_on = all(part.goes_on for part in parts)
+        other.goes_on, other.first_env = all(part.goes_on for part in parts), 0
         other.steps, other.num_envs = parts[0].steps, sum(part.num_envs for part in parts)
         for name, value in vars(parts[0]).items():
             if isinstance(value, np.ndarray):
@@ -114,7 +89,7 @@ class Rollout:
                   for each in part.finals]  # fmt: skip
         other.finals = sorted(finals, key=lambda each: (each.step, each.env))
         judged = [part.judged for part in parts if part.judged is not None]
-        other.judged = Pictures.joined(judged) if judged else None
+        other.judged = RolloutFrames.joined(judged) if judged else None
         return other
 
     def begin(self) -> None:

@@ -3,32 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from referee.config.learning import ActorConfig, SACConfig
+from referee.config.learning import ActorConfig, BCConfig, SACConfig
 from referee.envs.contract import IMAGES
+from referee.rewards import rules
+from referee.rewards.source import RewardSource
+from referee.rl import bc, checkpoint
 from referee.rl.critics import Critics
+from referee.rl.learner import Pace, State
 from referee.rl.optim import flatten, set_rate, step
 from referee.rl.policy import Tensors
 from referee.rl.replay import Replay, Transitions
-from referee.rl.sac_gradient import CriticTower, PolicyTower
+from referee.rl.rollout import Rollout
+from referee.rl.sac_gradient import HandGradients
 from referee.rl.squashed import SquashedPolicy
+from referee.rl.threads import Threads
 
 AT_ONCE = 64
 """Batches that are drawn together, where they hold no pictures."""
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What an off-policy learner remembers."""
+
+    replay: Replay
+    demos: Replay | None = None
+    cameras: tuple[str, ...] | None = None
+    """Of the pictures, where they are what the policy observes."""
+
+
 class SAC:
-    """Updates a squashed policy from replays. All randomness comes from `random` and `generator`."""
+    """Learns a squashed policy from what it remembers. All randomness comes from `random` and `generator`.
+
+    >>> sac = SAC(policy, config.algorithm, config.actor, torch.Generator().manual_seed(0), Memory(replay))
+    >>> sac.remember(rollout)
+    >>> metrics = sac.learn(progress=0.0, iteration=0)
+    """
+
+    off_policy = True
 
     def __init__(
-        self, policy: SquashedPolicy, config: SACConfig, actor: ActorConfig, generator: torch.Generator
-    ) -> None:
+        self, policy: SquashedPolicy, config: SACConfig, actor: ActorConfig, generator: torch.Generator,
+        memory: Memory | None = None, *, bc_config: BCConfig | None = None, spare_cores: int = 0,
+    ) -> None:  # fmt: skip
+        """memory: needed to `remember` and `learn`, not for `update` alone.
+
+        bc_config: how to clone the demonstrations, where the first policy is a clone. spare_cores: that others need.
+        """
         self.policy, self.config, self.actor, self.generator = policy, config, actor, generator
+        self.threads = Threads(actor.num_threads, spare=spare_cores)
+        self._memory, self._bc_config = memory, bc_config
+        self._pending_updates, self._critic_only_updates = 0.0, 0
+        self.settling = config.settle_steps > 0
+        """Whether the first policy acts on, and nothing is learned yet."""
         self.random = np.random.default_rng(generator.initial_seed())
         spec = policy.spec
         inputs = policy.seen_size + spec.action_size
@@ -51,6 +86,98 @@ class SAC:
         self.updates = 0
         """Of the critics."""
         self.policy_updates = 0
+
+    @property
+    def replay(self) -> Replay:
+        """What happened."""
+        assert self._memory is not None  # given to whoever trains
+        return self._memory.replay
+
+    @property
+    def demos(self) -> Replay | None:
+        """See Learner."""
+        return None if self._memory is None else self._memory.demos
+
+    @property
+    def keeps_frames(self) -> bool:
+        """See Learner; frames that the policy observes are kept in any case."""
+        return self.replay.album is not None and not self.replay.seen
+
+    # --- remembering ---
+
+    def remember(self, rollout: Rollout) -> None:
+        """See Learner; what a person did in it counts as demonstrated, too."""
+        self.replay.add(rollout, rollout.first_env)
+        if self.demos is not None and rollout.intervened.any():
+            self.demos.add_stretches(rollout)
+        if self.replay.steps >= self.config.random_steps:
+            self._pending_updates += self.config.utd * rollout.steps * rollout.num_envs
+        if not self.settling:
+            self.update_normalizer(torch.from_numpy(rollout.observations["states"]))
+        elif self.replay.steps >= self.config.settle_steps:
+            self._finish_warmup()
+
+    def update_normalizer(self, states: Tensor) -> None:
+        """Let the normaliser take in states f32[…,d]."""
+        if self.policy.norm is not None and self.config.normalise_observations:
+            self.policy.norm.update(states)
+
+    def _finish_warmup(self) -> None:
+        """The first policy has shown where it comes: see that, clone with these eyes, and let the critics catch up."""
+        self.settling = False
+        if "states" in self.policy.inputs:
+            self.update_normalizer(self.replay.steps_shown()[0]["states"])
+        if self.demos is not None and self._bc_config is not None:
+            bc.clone(self.policy, *self.demos.steps_shown(), self._bc_config, self.generator)
+        self._critic_only_updates = int(self._pending_updates)
+
+    def rescore(self, reward: RewardSource) -> int:
+        """See Learner."""
+        options, frames = reward.options, 0
+        score = partial(reward.rescore, cameras=None if self._memory is None else self._memory.cameras)
+
+        def mix(env: np.ndarray, model: np.ndarray, truth: np.ndarray) -> np.ndarray:
+            return rules.combine(env, model, options, true_success=truth)
+
+        with self.threads.all_at_work():
+            for memory in (self.replay, self.demos):
+                if memory is not None:
+                    every = options.reward_mode == "per_step"
+                    frames += memory.rescore(score, mix, every=every, version=reward.version)
+        return frames
+
+    # --- learning ---
+
+    def learn(self, *, progress: float, iteration: int, pace: Pace | None = None) -> dict[str, float]:
+        """See Learner: as much as the remembered steps allow."""
+        rate = self.set_rate(progress)
+        due = self._due(None if pace is None else pace.most)
+        every = max(1, due) if pace is None else pace.every
+        metrics: dict[str, float] = {}
+        for done in range(0, due, every):
+            metrics |= self._learn(min(every, due - done))
+            if pace is not None:
+                pace.publish()
+        memory = {"replay_steps": float(self.replay.steps), "replay_mb": self.replay.nbytes / 1e6}
+        return {**metrics, **memory, "lr": rate}
+
+    def _due(self, most: int | None) -> int:
+        """Updates that the steps remembered so far allow, to be done now; beyond `most`, they are given up."""
+        if self.settling:
+            return 0
+        due, self._pending_updates = int(self._pending_updates), self._pending_updates % 1.0
+        return due if most is None else min(due, most)
+
+    def _learn(self, updates: int) -> dict[str, float]:
+        """So many updates; the first ones after settling are of the critics alone."""
+        alone = min(updates, self._critic_only_updates)
+        self._critic_only_updates -= alone
+        metrics: dict[str, float] = {}
+        with self.threads.at_work(updates):
+            for count, critic_only in ((alone, True), (updates - alone, False)):
+                if count:
+                    metrics |= self.update(self.replay, self.demos, count, critic_only=critic_only)
+        return metrics
 
     def imitation(self) -> float:
         """The present weight of imitation."""
@@ -81,9 +208,9 @@ class SAC:
         rows: list[dict[str, Tensor]] = []
         for batch in self.batches(replay, demos, count):
             self.updates += 1
-            seen, worth, found = self.teach_critics(batch)
+            seen, worth, found = self.update_critics(batch)
             if not critic_only and self.updates % self.config.policy_interval == 0:
-                found |= self.teach_policy(seen, batch, worth)
+                found |= self.update_policy(seen, batch, worth)
             rows.append(found)
         names = {name for row in rows for name in row}
         means = {name: float(torch.stack([row[name] for row in rows if name in row]).mean()) for name in sorted(names)}
@@ -108,7 +235,7 @@ class SAC:
             for pieces in zip(*parts, strict=True):
                 yield pieces[0] if len(pieces) == 1 else Transitions.joined(pieces)
 
-    def teach_critics(self, batch: Transitions) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def update_critics(self, batch: Transitions) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """One step of the critics (and of the encoder); returns what they saw and said, and their loss."""
         target = self.target(batch)
         if self._by_hand is not None:
@@ -139,7 +266,7 @@ class SAC:
             value = value - self.temperature * log_probs
         return batch.rewards + batch.discounts * value
 
-    def teach_policy(self, seen: Tensor, batch: Transitions, worth: Tensor) -> dict[str, Tensor]:
+    def update_policy(self, seen: Tensor, batch: Transitions, worth: Tensor) -> dict[str, Tensor]:
         """One step of the policy towards what the critics value, and of the temperature towards its entropy.
 
         worth: f32[n], what the critics say of the actions in the batch.
@@ -174,6 +301,39 @@ class SAC:
             loss = loss + weight * (miss * (batch.good & (worth > value))).mean()
         return loss, -log_probs.detach().mean()
 
+    # --- keeping ---
+
+    def save_state(self) -> State:
+        """Weights and moments; states of generators."""
+        tensors = {f"critics.{name}": value for name, value in self.critics.state_dict().items()}
+        tensors |= {f"targets.{name}": value for name, value in self.targets.state_dict().items()}
+        tensors["log_temperature"] = self.log_temperature.detach()
+        for name, optimizer in self.optimizers().items():
+            tensors |= {f"{name}/{key}": value for key, value in checkpoint.optimizer_tensors(optimizer).items()}
+        counters = (
+            self.updates, self.policy_updates, self._pending_updates, self._critic_only_updates, self.settling
+        )  # fmt: skip
+        arrays = {
+            "shuffle": self.generator.get_state().numpy(),
+            "draw": checkpoint.generator_state(self.random),
+            "learner.counters": np.array(counters),
+        }
+        return {name: value.contiguous().clone() for name, value in tensors.items()}, arrays
+
+    def restore_state(self, tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from a saved state."""
+        for name, module in (("critics.", self.critics), ("targets.", self.targets)):
+            module.load_state_dict({k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)})
+        self.log_temperature.data.copy_(tensors["log_temperature"])
+        for name, optimizer in self.optimizers().items():
+            own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+            checkpoint.restore_optimizer(optimizer, own)
+        self.generator.set_state(torch.from_numpy(arrays["shuffle"]))
+        checkpoint.restore_generator(self.random, arrays["draw"])
+        updates, policy_updates, self._pending_updates, alone, settling = arrays["learner.counters"].tolist()
+        self.updates, self.policy_updates = int(updates), int(policy_updates)
+        self._critic_only_updates, self.settling = int(alone), bool(settling)
+
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
@@ -192,40 +352,6 @@ class SAC:
 def critic_loss(said: Tensor, target: Tensor) -> Tensor:
     """How far critics f32[E,n] are from the target f32[n]."""
     return (said - target).square().mean()
-
-
-class HandGradients:
-    """`critic_loss` and `policy_loss` of a policy on state, with their gradients, without autograd."""
-
-    def __init__(self, sac: SAC) -> None:
-        self._sac = sac
-        self._critics, self._policy = CriticTower(sac.critics), PolicyTower(sac.policy)
-
-    @torch.no_grad()
-    def critics(self, batch: Transitions, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the critics see and say, and their loss; its gradient is in their weights."""
-        seen = self._sac.policy.seen(batch.before)
-        said = self._critics.forward(torch.cat([seen, batch.actions], dim=1))
-        errors = said - target
-        self._critics.backward(errors * (2.0 / errors.numel()))
-        return seen, said, errors.square().mean()
-
-    @torch.no_grad()
-    def policy(self, seen: Tensor, batch: Transitions, worth: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's loss and its entropy; the gradient is in its weights."""
-        config, count = self._sac.config, len(batch)
-        actions, log_probs = self._policy.forward(seen, noise)
-        said = self._critics.forward(torch.cat([seen, actions], dim=1))
-        by_action = self._critics.to_actions(torch.full_like(said, -1.0 / said.numel()), actions.shape[1])
-        temperature, value = self._sac.temperature, said.mean(dim=0)
-        loss, by_mean = (temperature * log_probs - value).mean(), None
-        if config.bc_coef:
-            off = (self._policy.mean - batch.actions).mul_((batch.good & (worth > value))[:, None])
-            weight = self._sac.imitation() * value.abs().mean()
-            loss = loss + weight * off.square().sum() / count
-            by_mean = off.mul_(2.0 * weight / count)
-        self._policy.backward(by_action, temperature, by_mean)
-        return loss, -log_probs.mean()
 
 
 def random_shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:

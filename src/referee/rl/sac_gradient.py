@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from referee.rl.critics import Critics
 from referee.rl.squashed import LOG_STD, SquashedPolicy, log_density
+
+if TYPE_CHECKING:
+    from referee.rl.replay import Transitions
+    from referee.rl.sac import SAC
 
 _norm = torch.ops.aten.native_layer_norm
 _norm_backward = torch.ops.aten.native_layer_norm_backward
@@ -117,3 +122,37 @@ class PolicyTower:
             torch.sum(gradient, dim=0, out=layer.bias.grad)
             if i:
                 gradient = torch.ops.aten.threshold_backward(gradient @ layer.weight, x, 0.0)
+
+
+class HandGradients:
+    """`critic_loss` and `policy_loss` of a policy on state, with their gradients, without autograd."""
+
+    def __init__(self, sac: SAC) -> None:
+        self._sac = sac
+        self._critics, self._policy = CriticTower(sac.critics), PolicyTower(sac.policy)
+
+    @torch.no_grad()
+    def critics(self, batch: Transitions, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the critics see and say, and their loss; its gradient is in their weights."""
+        seen = self._sac.policy.seen(batch.before)
+        said = self._critics.forward(torch.cat([seen, batch.actions], dim=1))
+        errors = said - target
+        self._critics.backward(errors * (2.0 / errors.numel()))
+        return seen, said, errors.square().mean()
+
+    @torch.no_grad()
+    def policy(self, seen: Tensor, batch: Transitions, worth: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's loss and its entropy; the gradient is in its weights."""
+        config, count = self._sac.config, len(batch)
+        actions, log_probs = self._policy.forward(seen, noise)
+        said = self._critics.forward(torch.cat([seen, actions], dim=1))
+        by_action = self._critics.to_actions(torch.full_like(said, -1.0 / said.numel()), actions.shape[1])
+        temperature, value = self._sac.temperature, said.mean(dim=0)
+        loss, by_mean = (temperature * log_probs - value).mean(), None
+        if config.bc_coef:
+            off = (self._policy.mean - batch.actions).mul_((batch.good & (worth > value))[:, None])
+            weight = self._sac.imitation() * value.abs().mean()
+            loss = loss + weight * off.square().sum() / count
+            by_mean = off.mul_(2.0 * weight / count)
+        self._policy.backward(by_action, temperature, by_mean)
+        return loss, -log_probs.mean()

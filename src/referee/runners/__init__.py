@@ -17,7 +17,7 @@ ELSEWHERE = {"demo": "referee.demo.recipe"}
 def run(loaded: Loaded) -> object:
     """Start the recipe that the configuration names; returns its result, or None where it reports while it runs."""
     import_modules(loaded.config.runner.imports)
-    from referee.runners.environments import with_robot
+    from referee.learn.environments import with_robot
 
     name = loaded.config.runner.recipe
     recipe = getattr(import_module(ELSEWHERE.get(name, f"referee.runners.{name}")), name)

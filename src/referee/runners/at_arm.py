@@ -21,10 +21,10 @@ from referee.episodes import EpisodeStore, Meta
 from referee.episodes.journal import recover
 from referee.episodes.live import LiveRecording, alone_in, check_single
 from referee.errors import ConfigError, RefereeError
+from referee.learn.environments import make_env
 from referee.robots.clock import WallClock
 from referee.robots.keys import KeySource, ScriptedKeys, TerminalKeys
 from referee.robots.steering import KeySteering
-from referee.runners.environments import make_env
 from referee.runners.rundir import lock, name_run, open_run
 
 RECORDING = "recording"

@@ -13,9 +13,9 @@ from referee.envs.policies import make_policy
 from referee.episodes.collection import place
 from referee.episodes.recorder import Recorder
 from referee.files import write_json
+from referee.learn.environments import make_env
+from referee.learn.roll_out import FilmMaker, Outcomes, roll_out
 from referee.pictures import save_gif
-from referee.runners.environments import make_env
-from referee.runners.rollout import FilmMaker, Outcomes, roll_out
 from referee.runners.rundir import locks_folder, open_run
 
 

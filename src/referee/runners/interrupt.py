@@ -11,8 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, `kill` and whoever shuts the machine down, and a terminal or connection that is closed."""
+from referee.processes import SIGNALS
 
 
 class Interrupt:

@@ -14,11 +14,11 @@ from referee.config.vlm import ParamConfig, VLMModelConfig, values
 from referee.models import ModelSpec
 from referee.models.artifact import describe
 from referee.models.vlm.qwen import read_note, taught_both_ways
-from referee.runners.trends import chat_as_taught, input_as_taught
+from referee.rewards.classifier import OF_A_MODEL, set_fields
+from referee.rewards.window_model import chat_as_taught, input_as_taught
 from referee.training.described import spec_fields
 from referee.training.recipe import TRAINED_AS_SET
 
-OF_A_MODEL = frozenset(ModelSpec.__dataclass_fields__)
 TRAINED = {"resnet": ResNetModelConfig, "binary_classifier": BinaryClassifierConfig}
 
 
@@ -66,11 +66,6 @@ def spec_of(model: ResNetModelConfig) -> ModelSpec:
     crop = described["crop"]
     cameras = {"cameras": list(crop)} if crop else {}
     return ModelSpec.from_json({**described, **cameras})
-
-
-def set_fields(model: RewardModelConfig) -> dict[str, Any]:
-    """The fields of a `ModelSpec` that keys under `reward.model` set."""
-    return {name: value for name, value in vars(model).items() if value is not None and name in OF_A_MODEL}
 
 
 def _as_saved(model: RewardModelConfig) -> dict[str, Any]:

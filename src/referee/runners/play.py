@@ -10,9 +10,9 @@ from referee.config.schema import PandaEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
+from referee.learn.roll_out import FilmMaker, roll_out
 from referee.metrics import Rate
 from referee.pictures import check_writable, save_gif
-from referee.runners.rollout import FilmMaker, roll_out
 from referee.runners.trained import bring_back
 
 

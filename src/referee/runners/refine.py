@@ -14,6 +14,7 @@ from referee.datasets.source import left_out, resolve
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import SUCCESS, UNKNOWN, LabelLog
+from referee.learn.callbacks import refined_folder
 from referee.models import Artifact
 from referee.refine.book import MINED, Book
 from referee.refine.labellers import LABELLERS, save_sheet
@@ -30,7 +31,6 @@ from referee.refine.loop import (
     up_to_date,
 )
 from referee.runners.gain import gain
-from referee.runners.payment import refined_folder
 from referee.runners.rundir import lock, locks_folder
 
 BUDGET = 96

@@ -10,11 +10,11 @@ from referee.config import Config, FrankaEnvConfig
 from referee.config.arm import ROBOT_IP
 from referee.envs.franka.setup import Setup, open_arm, open_camera
 from referee.errors import ConfigError, RefereeError
+from referee.learn.environments import with_robot
 from referee.robots.arm import Arm
 from referee.robots.check import PATIENCE, Found, check_arm, check_camera, check_spacemouse
 from referee.robots.clock import Clock, WallClock
 from referee.robots.spacemouse import open_spacemouse
-from referee.runners.environments import with_robot
 
 
 def robot_check(config: Config, console: Console) -> int:

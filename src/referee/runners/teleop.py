@@ -31,14 +31,13 @@ from referee.errors import ConfigError, RefereeError, TimedOut
 from referee.files import write_json
 from referee.models.packed import Packed
 from referee.rewards import RewardManager, RewardOptions
+from referee.rewards.classifier import cameras_for, open_model
 from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, who_acts
-from referee.runners.environments import open_model
 from referee.runners.interrupt import Interrupt
 from referee.runners.model_keys import as_scored
 from referee.runners.rundir import locks_folder, open_run
 from referee.runtime import Call, Cluster, Fallback, Group, Rank, WorkerGroup
-from referee.workers.reward import cameras_for
 from referee.workers.teleop import LiveJudge, Look, Shown, TeleopWorker
 
 GIVE_UP = 30.0
@@ -234,7 +233,7 @@ def make_teleop(rank: Rank, loaded: Loaded, folder: Path, options: RewardOptions
             wanted=Wanted(some.only_success, some.target_success, some.target_failure),
         )  # fmt: skip
     return TeleopWorker(
-        env, who_acts(env, loaded), gate=manager.gate(1), pay=(options.fail_reward, options.success_reward),
+        env, who_acts(env, loaded), gate=manager.gate(1), options=options,
         cameras=cameras_for(manager, env, "env.eval"), verdict_ends=config.reward.standalone_realworld,
         hold=wanted.success_hold_steps,
         recording=recording, seed=config.runner.seed,

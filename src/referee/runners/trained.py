@@ -11,11 +11,11 @@ from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, PandaEnvConfig, RandomiseConfig
 from referee.envs import RefereeVectorEnv
 from referee.errors import RefereeError
+from referee.learn.environments import make_env
+from referee.learn.evaluation import EVAL_SEED
+from referee.learn.roll_out import Outcomes, roll_out
 from referee.rl import checkpoint
 from referee.rl.policy import Player
-from referee.runners.environments import make_env
-from referee.runners.rollout import Outcomes, roll_out
-from referee.runners.training import EVAL_SEED
 
 TWINS = 8
 """That are judged side by side: each draws for itself."""

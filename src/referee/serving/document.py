@@ -50,6 +50,7 @@ def openapi(artifact: Artifact, url: str) -> dict[str, Any]:
                 **booleans,
                 "description": f"with a session: {calibration.gate_k} of its last {calibration.gate_n} frames succeed",
             },
+            "reward": {**numbers, "description": "with a session: 1 where the gate says success, else 0"},
         },
         "required": ["score", "probability", "success"],
     }
@@ -61,6 +62,7 @@ def openapi(artifact: Artifact, url: str) -> dict[str, Any]:
     query = [
         _query("session", "string", "your name, for the gate over time: 1 to 64 of A-Z a-z 0-9 . _ -"),
         _query("start", "boolean", "an episode begins with the first frame of this request"),
+        _query("stalled", "boolean", "an arm stalled, so these frames may be old: none of them is a success"),
     ]
     return {
         "openapi": "3.1.0",

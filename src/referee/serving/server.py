@@ -14,6 +14,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ import numpy as np
 from referee import __version__, cpu
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
+from referee.rewards import RewardOptions, rules
 from referee.serving import tokens
 from referee.serving.batching import Batcher
 from referee.serving.bodies import TYPES, Refused, read_frames
@@ -33,6 +35,9 @@ from referee.serving.sessions import Sessions, check_name
 
 _log = logging.getLogger(__name__)
 PORT = 8642
+FLAGS = ("start", "stalled")
+REWARD = RewardOptions(reward_mode="per_step")
+"""What a frame of a session is worth: 1 where the gate fires, else 0."""
 PATIENCE = 60.0
 """Seconds that a connection may be silent between requests, and that a whole body may take."""
 HEADER_SECONDS = 10.0
@@ -266,17 +271,22 @@ class _Handler(BaseHTTPRequestHandler):
         content_type = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if content_type not in TYPES or self.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Refused(415, f"send one of {', '.join(TYPES)}, not compressed further")
-        session, start = self._session()
+        session, start, stalled = self._session()
         frames = read_frames(self._body(), content_type, self.app.artifact.spec)
         verdict = self.app.batcher.score(frames)
         if not np.isfinite(verdict.score).all():
             raise Refused(500, "the model's answer is not finite: look at its weights")
-        said = {name: None if value is None else value.tolist() for name, value in vars(verdict).items()}
+        held = np.full(len(verdict.score), stalled)
+        verdict = rules.withhold(verdict, held)
+        answer = {name: None if value is None else value.tolist() for name, value in vars(verdict).items()}
         if session is not None:
             if verdict.success is None:
                 raise Refused(422, "the model says no success, so there is no gate: leave out session")
-            said["gate"] = self.app.sessions.gate(session, verdict.success, start=start).tolist()
-        return _json(said)
+            fires = self.app.sessions.gate(session, verdict.success, start=start, stalled=held)
+            model = rules.model_rewards(replace(verdict, success=fires), REWARD, threshold=0.0)
+            reward = rules.combine(np.zeros(len(fires)), model, REWARD)
+            answer |= {"gate": fires.tolist(), "reward": reward.tolist()}
+        return _json(answer)
 
     def _model(self, headers: dict[str, str]) -> bytes:
         artifact = self.app.artifact
@@ -295,18 +305,20 @@ class _Handler(BaseHTTPRequestHandler):
         headers["Content-Security-Policy"] = "default-src 'none'; style-src 'unsafe-inline'"
         return self.app.page.encode()
 
-    def _session(self) -> tuple[str | None, bool]:
-        """The session that frames belong to, and whether an episode begins."""
+    def _session(self) -> tuple[str | None, bool, bool]:
+        """The session that frames belong to, whether an episode begins, and whether an arm stalled."""
         pairs = parse_qsl(urlsplit(self.path).query, keep_blank_values=True)
         said = dict(pairs)
-        if len(said) < len(pairs) or not set(said) <= {"session", "start"} or ("start" in said) > ("session" in said):
+        if len(said) < len(pairs) or not set(said) <= {"session", *FLAGS} or ("start" in said) > ("session" in said):
             raise Refused(
-                422, "after the ? only session=NAME and start=true can stand, once each, start with a session"
-            )
-        start = said.get("start", "false")
-        if start not in ("true", "false"):
-            raise Refused(422, "start is true or false")
-        return (check_name(said["session"]) if "session" in said else None), start == "true"
+                422, "after the ? only session=NAME, start=true and stalled=true can stand, once each, start with a "
+                "session",
+            )  # fmt: skip
+        for name in FLAGS:
+            if said.get(name, "false") not in ("true", "false"):
+                raise Refused(422, f"{name} is true or false")
+        start, stalled = (said.get(name) == "true" for name in FLAGS)
+        return (check_name(said["session"]) if "session" in said else None), start, stalled
 
     # --- who may ask ---
 

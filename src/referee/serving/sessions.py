@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from referee.metrics.gate import check_gate, gate
+from referee.rewards import Gate, rules
 from referee.serving.bodies import Refused
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -18,28 +18,29 @@ class Sessions:
     """As many gates as there are clients, up to a limit; then the one that was silent longest is forgotten."""
 
     def __init__(self, k: int, n: int, limit: int = 1024) -> None:
-        check_gate(k, n)
         self._k, self._n, self._limit = k, n, limit
-        self._recent: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._gates: OrderedDict[str, Gate] = OrderedDict()
         self._lock = threading.Lock()
+        Gate(1, k, n)  # refused now rather than at the first frame
 
     def __len__(self) -> int:
-        return len(self._recent)
+        return len(self._gates)
 
-    def gate(self, name: str, success: np.ndarray, *, start: bool = False) -> np.ndarray:
+    def gate(
+        self, name: str, success: np.ndarray, *, start: bool = False, stalled: np.ndarray | None = None
+    ) -> np.ndarray:
         """bool[m]: whether the gate fires at each of these frames, which follow those sent before.
 
-        start: an episode begins with the first of them.
+        start: an episode begins with the first of them. stalled: bool[m], where an arm stalled.
         """
-        nothing = np.zeros(0, bool)
+        began = np.arange(len(success)) == 0 if start else np.zeros(len(success), bool)
         with self._lock:
-            before = self._recent.pop(name, nothing)
-            before = nothing if start else before
-            whole = np.concatenate([before, success])
-            self._recent[name] = whole[len(whole) - min(len(whole), self._n - 1) :]
-            if len(self._recent) > self._limit:
-                self._recent.popitem(last=False)
-        return gate(whole, self._k, self._n)[len(before) :]
+            gate = self._gates.pop(name, None) or Gate(1, self._k, self._n)
+            self._gates[name] = gate
+            if len(self._gates) > self._limit:
+                self._gates.popitem(last=False)
+            columns = success[:, None], began[:, None], gate, None if stalled is None else stalled[:, None]
+            return rules.gated(*columns)[:, 0]
 
 
 def check_name(name: str) -> str:

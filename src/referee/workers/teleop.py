@@ -13,8 +13,9 @@ import torch
 from referee.envs.contract import VOID, RefereeVectorEnv, StepResult
 from referee.episodes.live import LiveRecording, check_single
 from referee.errors import RefereeError
+from referee.models.contract import Verdict
 from referee.models.packed import Packed
-from referee.rewards import Gate, RewardManager, RewardOptions
+from referee.rewards import Gate, RewardManager, RewardOptions, rules
 
 Pictures = dict[str, np.ndarray]
 
@@ -91,18 +92,18 @@ class TeleopWorker:
         act: Callable[[], np.ndarray],
         *,
         gate: Gate,
-        pay: tuple[float, float],
+        options: RewardOptions,
         cameras: tuple[str, ...],
         verdict_ends: bool,
         hold: int = 1,
         recording: LiveRecording | None = None,
         seed: int = 0,
     ) -> None:
-        """pay: what is shown for anything else, and for a success."""
+        """options: what is shown as the reward of a success, and of anything else."""
         check_single(env)
         self._env, self._act, self._recording = env, act, recording
-        self._gate, self._fail, self._success, self._cameras = gate, *pay, cameras
-        self._verdict_ends, self._hold, self._held = verdict_ends, hold, 0
+        self._gate, self._options, self._cameras = gate, options, cameras
+        self._verdict_ends, self._hold, self._streak = verdict_ends, hold, np.zeros(1, np.int64)
         self._number = -1
         self._began = True
         self._result: StepResult | None = None
@@ -141,18 +142,24 @@ class TeleopWorker:
         _, _, terminated, truncated, info = self._result
         done = bool(terminated[0] or truncated[0])
         held = next((info[name][0] for name in VOID if name in info and info[f"_{name}"][0]), None)
-        good = look is not None and look.success and held is None
-        fires = bool(self._gate.step(np.array([good]), np.array([self._began]))[0]) and good
-        self._held = self._held + 1 if fires else 0
-        ends = self._verdict_ends and self._held >= self._hold and not done
+        probability = np.array([0.0 if look is None else look.probability], np.float32)
+        verdict = Verdict(probability, probability, np.array([look is not None and look.success]))
+        unusable = np.array([look is None or held is not None])
+        verdict = rules.gated_verdict(verdict, np.array([self._began]), self._gate, unusable)
+        model = rules.model_rewards(verdict, self._options, threshold=0.0)  # of success alone: no threshold is used
+        reward = float(rules.combine(np.zeros(1), model, self._options, dtype=np.float64)[0])
+        assert verdict.success is not None
+        fires = bool(verdict.success[0])
+        self._streak, enough = rules.streak(self._streak, np.array([fires]), self._hold)
+        ends = self._verdict_ends and bool(enough[0]) and not done
         if ends:
             self._end()
         self._began = done or ends
         if self._began:
-            self._held = 0
+            self._streak[:] = 0
         return Shown(
             self._number,
-            self._success if fires else self._fail,
+            reward,
             fires,
             None if look is None else look.probability,
             done or ends,

@@ -18,6 +18,7 @@ from referee.envs.franka.setup import Setup, open_camera
 from referee.episodes import EpisodeStore
 from referee.episodes.formats.detect import read_any
 from referee.errors import ConfigError, RefereeError
+from referee.learn.environments import with_robot
 from referee.robots.cameras import CameraError
 from referee.robots.clock import SimulatedClock
 from referee.robots.keys import ScriptedKeys
@@ -25,7 +26,6 @@ from referee.robots.spacemouse import Motion, ScriptedInput
 from referee.runners import run
 from referee.runners.collect_data import collect_data
 from referee.runners.collect_labels import check, collect_labels
-from referee.runners.environments import with_robot
 from referee.runners.rundir import name_run, unlock
 from referee.runners.train_policy import train_policy
 from referee.runtime import Cluster

@@ -22,7 +22,7 @@ from referee.models.window import Window
 from referee.rewards import RewardOptions, combine
 from referee.rewards.assign import pay_windows
 from referee.rewards.history import History, Windows
-from referee.runners.trends import buffers_of, check_trend, is_trend, make_window_model
+from referee.rewards.window_model import buffers_of, check_trend, is_trend, make_window_model
 
 BLOCK = "004_qwentrend"
 WINDOW = "reward.model.history_buffers.history_window"

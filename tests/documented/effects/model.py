@@ -13,7 +13,7 @@ from tests.documented.effects.reward import fixed, rewards
 
 from referee.config.schema import RewardModelConfig
 from referee.models import Artifact, ModelSpec, build
-from referee.runners.environments import open_model
+from referee.rewards.classifier import open_model
 
 OTHER: dict[str, Any] = {
     "model_type": "resnet", "arch": "resnet34", "hidden_dim": 16, "num_spatial_blocks": 3, "pooling": "average",

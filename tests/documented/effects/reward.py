@@ -11,9 +11,10 @@ from tests.documented.cases import BLOCKS, Case, Tools, effect, no_effect
 from tests.documented.smaller import PPO
 
 from referee.config import Config, load
+from referee.learn.build import make_rewards
+from referee.learn.source import InlineSource
+from referee.learn.trainer import Trainer
 from referee.models import Artifact, Calibration, ModelSpec, build
-from referee.runners.environments import make_payment
-from referee.runners.training import Training
 
 IMAGES = "000_pay 001_reward 001_rlpd 001_troubleshooting* 002_pay 003_pay 004_reward"
 """Blocks whose reward is that of an image model."""
@@ -46,18 +47,19 @@ class Rewards:
 def rollout(config: Config, tools: Tools, folder: Path, cameras: str = "front") -> Rewards:
     """A rollout of PPO on the Panda, rewarded as a configuration says."""
 
-    def made(_: Path) -> Training:
+    def made(_: Path) -> Trainer:
         views = [f"env.{side}.cameras=[{cameras}]" for side in ("train", "eval")]
-        return Training(load("panda_ppo_mlp", [*PPO, *views]).config)
+        return Trainer(load("panda_ppo_mlp", [*PPO, *views]).config)
 
-    training: Training = tools.once(f"training {cameras}", made)
-    payment = make_payment(config, training.env.env, folder)
-    training.roller.collect(training.env, training.rollout, None if payment is None else payment.reward)
-    own = training.rollout.rewards.copy()
-    if payment is not None:
-        payment.pay(training.rollout, training.actor, 1)
-    assert own.shape == (STEPS, ENVS) and (training.rollout.truncated.any(1) == (np.arange(STEPS) == STEPS - 1)).all()
-    return Rewards(own, training.rollout.rewards.copy(), config.reward.reward_mode)
+    training: Trainer = tools.once(f"training {cameras}", made)
+    source = training.source
+    assert isinstance(source, InlineSource)
+    (reward,), made_here = make_rewards(config, training.env, 1), source.rollout
+    source.collector.collect(source.env, made_here, reward if reward.learned else None)
+    own = made_here.rewards.copy()
+    reward.relabel(made_here)
+    assert own.shape == (STEPS, ENVS) and (made_here.truncated.any(1) == (np.arange(STEPS) == STEPS - 1)).all()
+    return Rewards(own, made_here.rewards.copy(), config.reward.reward_mode)
 
 
 def both(case: Case, tools: Tools, probability: float, *overrides: str) -> Rewards:

@@ -1,14 +1,18 @@
-"""From a verdict to what a policy is paid: mapping, combination, bonus; the table is in docs/rewards.md."""
+"""From scores to rewards, in one place: mapping, combination, bonus, gate, streak and stalled arm; see docs/rewards.md.
+
+The Trainer, `RewardModelWrapper`, Stable-Baselines3, teleoperation and the server all call these functions.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from referee.errors import RefereeError
+from referee.metrics.gate import check_gate
 from referee.models.contract import Verdict
 
 CHOICES = {
@@ -97,8 +101,9 @@ def combine(
     options: RewardOptions,
     *,
     true_success: np.ndarray | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
 ) -> np.ndarray:
-    """f32: what the policy is paid, before any bootstrap value; all arrays have one shape.
+    """f32, or as `dtype` says: the reward of each step, before any bootstrap value; all arrays have one shape.
 
     `replace`: reward_weight·m; `add`: env + reward_weight·m; `weighted`: env_reward_weight·env + reward_weight·m.
     An environment's reward of weight 0 is not looked at, so that it can change nothing at all.
@@ -112,7 +117,7 @@ def combine(
         if true_success is None:
             raise RefereeError("reward.gt_success_bonus needs the true success, which nobody gave: set it to 0")
         total = total + options.gt_success_bonus * _same_shape(true_success, total, "true successes")
-    return total.astype(np.float32)
+    return total.astype(dtype)
 
 
 def ends_episode(options: RewardOptions, *, model: np.ndarray | None, truth: np.ndarray | None) -> np.ndarray | None:
@@ -127,6 +132,124 @@ def ends_episode(options: RewardOptions, *, model: np.ndarray | None, truth: np.
         what = "the model says no success" if options.terminate_on == "model" else "there is no ground truth"
         raise RefereeError(f"reward.terminate_on is {options.terminate_on}, but {what}: use never")
     return np.asarray(found, bool)
+
+
+# --- the stalled arm ---
+
+
+def usable(states: np.ndarray, stalled: np.ndarray | None) -> np.ndarray:
+    """bool: those of the states in which no arm stalled; whatever a model says of the others, it saw old pictures."""
+    return states if stalled is None else states & ~stalled
+
+
+def withhold(verdict: Verdict, stalled: np.ndarray | None) -> Verdict:
+    """The verdict of a failure where an arm stalled: score and probability 0, no success. stalled: of its shape."""
+    if stalled is None or not stalled.any():
+        return verdict
+    counts = usable(np.ones(stalled.shape, bool), stalled)
+    return Verdict(
+        np.where(counts, verdict.score, np.float32(0)),
+        None if verdict.probability is None else np.where(counts, verdict.probability, np.float32(0)),
+        None if verdict.success is None else verdict.success & counts,
+    )
+
+
+# --- over time ---
+
+
+def gated(success: np.ndarray, began: np.ndarray, gate: Gate, stalled: np.ndarray | None = None) -> np.ndarray:
+    """bool: where the gate fires, of one state per environment [N] or of a rollout [T,N]; never where an arm stalled.
+
+    success: of the states by themselves. began: where a state is the first of its episode.
+    """
+    success = usable(success, stalled)
+    fires = gate.step(success, began) if success.ndim == 1 else gate.steps(success, began)
+    return usable(fires, stalled)
+
+
+def gated_verdict(verdict: Verdict, began: np.ndarray, gate: Gate, stalled: np.ndarray | None = None) -> Verdict:
+    """The verdict with the success of the gate, and that of a failure where an arm stalled."""
+    verdict = withhold(verdict, stalled)
+    if verdict.success is None:
+        return verdict
+    return replace(verdict, success=gated(verdict.success, began, gate, stalled))
+
+
+def streak(count: np.ndarray, fires: np.ndarray, needed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Successes in a row by now i64[N], and where they are enough to end an episode bool[N]. count: before."""
+    count = (count + 1) * fires
+    return count, count >= needed
+
+
+def first_streak(success: np.ndarray, needed: int) -> int | None:
+    """Steps until so many successive ones of bool[T] were a success; None if they never are."""
+    run = 0
+    for step, good in enumerate(success, 1):
+        run = run + 1 if good else 0
+        if run == needed:
+            return step
+    return None
+
+
+class Gate:
+    """Remembers the last n states of every environment's episode; fires where at least k of them are successes.
+
+    A state that has not been yet is no success: near the start of an episode, too, k are needed.
+    """
+
+    def __init__(self, num_envs: int, k: int, n: int) -> None:
+        try:
+            check_gate(k, n)
+        except ValueError as error:
+            raise RefereeError(f"reward.gate_k and reward.gate_n: {error}") from error
+        self.k, self.n = k, n
+        self._recent = np.zeros((num_envs, n), bool)
+        """Oldest first."""
+
+    def step(self, success: np.ndarray, began: np.ndarray) -> np.ndarray:
+        """bool[N]: whether the gate fires now.
+
+        success: bool[N] of the present states; began: bool[N], where that state is the first of its episode.
+        """
+        self.reset(began)
+        self._recent[:, :-1] = self._recent[:, 1:]
+        self._recent[:, -1] = success
+        return self._recent.sum(axis=1) >= self.k
+
+    def steps(self, success: np.ndarray, began: np.ndarray) -> np.ndarray:
+        """bool[T,N]: what T calls of `step` would say and leave behind, at once."""
+        success, began = np.asarray(success, bool), np.asarray(began, bool)
+        if success.shape != began.shape or success.shape[1:] != (len(self._recent),):
+            raise RefereeError(
+                f"successes {list(success.shape)} and beginnings {list(began.shape)} must be [T,{len(self._recent)}]"
+            )
+        if not len(success):
+            return success
+        seen = np.concatenate([self._recent.T, success])  # [n+T,N]: what was remembered, then what is new
+        time = np.arange(self.n, len(seen))[:, None]
+        start = np.maximum.accumulate(np.where(began, time, 0), axis=0)  # 0: the episode began before
+        before = np.concatenate([np.zeros_like(seen[:1], np.int64), np.cumsum(seen, axis=0)])
+        oldest = np.maximum(start, time + 1 - self.n)
+        count = before[self.n + 1 :] - np.take_along_axis(before, oldest, axis=0)
+        last = np.arange(len(success), len(seen))[:, None]
+        self._recent = (seen[-self.n :] & (last >= start[-1])).T.copy()
+        return count >= self.k
+
+    def reset(self, mask: np.ndarray | None = None) -> None:
+        """Forget the episodes of some environments, or of all."""
+        self._recent[slice(None) if mask is None else np.asarray(mask, bool)] = False
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """Everything that later answers depend on."""
+        return {"recent": self._recent.copy()}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a saved state, of as many environments and the same n."""
+        found = state.get("recent")
+        if found is None or found.shape != self._recent.shape:
+            shape = "missing" if found is None else list(found.shape)
+            raise RefereeError(f"the saved gate is {shape}, but {list(self._recent.shape)} (environments, n) is needed")
+        self._recent[:] = found
 
 
 def _needed(array: np.ndarray | None, what: str, reward_type: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Those who act together: environments, the policy in them, and who draws what a reward model looks at."""
+"""A rollout worker: environments, a copy of the policy in them, and who draws what a reward model looks at."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import torch
 from referee.config import Config
 from referee.config.imports import import_modules
 from referee.config.learning import SACConfig
+from referee.learn.batch import RolloutBatch
+from referee.learn.collector import Collector, acting_state, restore_acting
+from referee.learn.environments import make_env
 from referee.models.packed import Packed
+from referee.rewards.source import make_reward
 from referee.rl.policy import PolicySpec
 from referee.rl.rollout import Rollout
 from referee.rl.squashed import make_policy
-from referee.runners.environments import make_env, make_watcher
-from referee.workers.delivery import Delivery
 from referee.workers.env import EnvWorker, first_seed
-from referee.workers.reward import RewardWorker
-from referee.workers.rollout import RolloutWorker, acting_state, restore_acting
 
 GATE = "gate."
 ACTING = ("worker.", "noise", GATE)
-"""What a crew calls its own in a checkpoint."""
+"""What a rollout worker calls its own in a checkpoint."""
 
 
-class Crew:
-    """Makes rollouts. Of several crews, each has its share of the environments of a run."""
+class RolloutWorker:
+    """Makes rollouts, in whichever process. Of several workers, each has its share of the environments of a run."""
 
     def __init__(self, config: Config, folder: Path, spec: PolicySpec, *, rank: int = 0, of: int = 1) -> None:
         import_modules(config.runner.imports)
@@ -40,33 +40,33 @@ class Crew:
         env = make_env(replace(train, num_envs=share), folder, "train")
         self.env = EnvWorker(env, seed=first_seed(seed) + rank * share)
         self.policy = make_policy(spec)
-        self.roller = RolloutWorker(self.policy, seed=seed if not rank else (seed, rank))
+        self.collector = Collector(self.policy, seed=seed if not rank else (seed, rank))
         algorithm = config.algorithm
         self.rollout = Rollout(env, algorithm.rollout_steps, self.policy.inputs)
-        self.reward = make_watcher(config.reward, env, self.rollout.steps, hold=train.success_hold_steps)
+        self.rollout.first_env = rank * share
+        self.reward = make_reward(
+            config.reward, env, self.rollout.steps, hold=train.success_hold_steps, draws_only=True
+        )
         self._size = self.rollout.steps * train.num_envs
-        self._who, self._pace = rank, config.runner.background.pace
+        self._rank, self._pace = rank, config.runner.background.pace
         self._began = self._made = 0.0
         self._rounds = 0
         self._random_steps = algorithm.random_steps if isinstance(algorithm, SACConfig) else 0
 
-    def collect(self, steps: int, weights: Mapping[str, np.ndarray] | None = None) -> Delivery:
-        """The next rollout. steps: done so far, by all crews. weights: of the policy, if not those that it has."""
+    def collect(self, steps: int, weights: Mapping[str, np.ndarray] | None = None) -> RolloutBatch:
+        """The next rollout. steps: done so far, by all workers. weights: of the policy, if not those that it has."""
         asked = time.monotonic()
         self._keep_pace(asked)
         if weights is not None:
             self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
-        self.roller.collect(self.env, self.rollout, self.reward, blind=steps < self._random_steps)
-        judge = self.reward if isinstance(self.reward, RewardWorker) and self.reward.eager else None
+        watching = self.reward if self.reward.learned else None
+        self.collector.collect(self.env, self.rollout, watching, blind=steps < self._random_steps)
+        scores = self.reward.score_at_once(self.rollout)
         made, before = time.monotonic(), self._made or asked
         self._made = made
-        return Delivery(
-            self.rollout.copy(),
-            None if self.reward is None else self.reward.drawn(),
-            None if judge is None else judge.score(self.rollout),
-            None if judge is None else judge.looked,
-            self.env.finished(), steps + self._size, made, waited=(asked - before) / max(made - before, 1e-9),
-            who=self._who,
+        return RolloutBatch(
+            self.rollout.copy(), self.env.finished(), steps + self._size, self.reward.drawn(), scores,
+            self.reward.features(), worker=self._rank, made=made, waited=(asked - before) / max(made - before, 1e-9),
         )  # fmt: skip
 
     def _keep_pace(self, now: float) -> None:
@@ -78,21 +78,20 @@ class Crew:
 
     def swap(self, model: Packed, version: int) -> None:
         """Let another model judge, where verdicts end episodes."""
-        if isinstance(self.reward, RewardWorker):
-            self.reward.swap(model.unpacked(), version)
+        self.reward.swap(model.unpacked(), version)
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What is needed to go on."""
-        state = acting_state(self.env, self.roller)
-        if self.reward is not None and self.reward.remembers:
+        state = acting_state(self.env, self.collector)
+        if self.reward.remembers:
             state |= {GATE + name: value for name, value in self.reward.save_state().items()}
         return state
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         gate = {name.removeprefix(GATE): value for name, value in state.items() if name.startswith(GATE)}
-        restore_acting(self.env, self.roller, state)
-        if gate and self.reward is not None:
+        restore_acting(self.env, self.collector, state)
+        if gate:
             self.reward.restore_state(gate)
 
     def pid(self) -> int:

@@ -15,7 +15,7 @@ from referee.envs.contract import void_steps
 from referee.envs.policies import Policy
 from referee.metrics import Rate
 from referee.pictures import GREEN, GREY, atomic_save, banner, contact_sheet
-from referee.rewards import RewardManager, TruthBeside
+from referee.rewards import RewardManager, TruthBeside, rules
 
 Tell = Callable[[Mapping[str, np.ndarray], np.ndarray], None]
 """Hears of pictures {camera: [n,…]} that were judged, and of the truth bool[n] about them."""
@@ -84,8 +84,8 @@ def roll_out(
         once |= success
         returns += rewards
         lengths += 1
-        if isinstance(watch, SecondOpinion):  # of an arm that held, nobody knows what the last picture shows
-            watch(env, success, done & ~np.asarray(void_steps(info)))
+        if isinstance(watch, EvalScorer):  # of an arm that held, nobody knows what the last picture shows
+            watch(env, success, rules.usable(done, np.asarray(void_steps(info))))
         elif watch is not None:
             watch(env, success, done)
         counted = np.flatnonzero(done & (left > 0))
@@ -102,7 +102,7 @@ def roll_out(
     return outcomes
 
 
-class SecondOpinion:
+class EvalScorer:
     """Hears what a reward model says about the last state of each episode, beside the truth."""
 
     def __init__(

@@ -1,31 +1,20 @@
-"""Rewards by models that judge trends: how one is made, what fits it, and how it pays in a run."""
+"""A model that scores windows, made from its configuration; and what of that configuration fits together."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
-
-import numpy as np
-from rich.console import Console
 
 from referee.config import Config
 from referee.config.history import HistoryBufferConfig
 from referee.config.schema import RewardConfig
 from referee.config.vlm import VLMModelConfig, values
-from referee.envs import RefereeVectorEnv
 from referee.errors import ConfigError, RefereeError
 from referee.models.vlm import WindowModel, make_input_builder, make_reward_parser
 from referee.models.vlm.server import ServerModel
-from referee.rewards import RewardOptions, Scored
-from referee.rewards.history import HistoryBuffer, Windows
-from referee.rewards.trend import TrendManager
-from referee.rl.rollout import Rollout
-from referee.workers.actor import ActorWorker
-from referee.workers.delivery import Delivery, Said
-from referee.workers.learner import LearnerWorker
-from referee.workers.trend import TrendWorker
+from referee.rewards.history import HistoryBuffer
 
 BY_PARSER = ("reward_type", "success_reward", "fail_reward", "reward_threshold", "below_threshold", "veto_unknown",
              "hold_terminal")  # fmt: skip
@@ -210,126 +199,3 @@ def _warn_of_other_prompts(note: Mapping[str, Any], model: VLMModelConfig) -> No
         _log.warning(
             "this model was fine-tuned with use_chat_template=%s, but is asked otherwise here", str(chat).lower()
         )
-
-
-def make_trend_worker(
-    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, model: WindowModel | None
-) -> TrendWorker:
-    """The worker for rollouts of so many steps. model: None where it only keeps frames for others."""
-    wanted = config.model
-    assert isinstance(wanted, VLMModelConfig)
-    given = {name: getattr(config, name) for name in RewardOptions.__dataclass_fields__}
-    looks_back = config.reward_mode == "history_buffer"
-    manager = TrendManager(
-        model, RewardOptions(**{**given, "reward_type": "score"}), task=env.task_description,
-        assign=config.history_reward_assign if looks_back else "end",
-        interval_reward=wanted.interval_reward if looks_back else 0.0,
-    )  # fmt: skip
-    return TrendWorker(manager, env, steps, buffers=buffers_of(wanted) if looks_back else None)
-
-
-def make_trend_payment(config: Config, env: RefereeVectorEnv, *, crews: int) -> TrendPayment:
-    """The reward of a run by a model of trends. crews: how many act, each in its share of the environments."""
-    reward, steps = config.reward, config.algorithm.rollout_steps
-    if reward.reward_mode == "history_buffer" and reward.history_reward_assign != "end":
-        _log.warning(
-            "reward.history_reward_assign=%s also pays steps before the one that ends a window, for what came after "
-            "them: no policy of ours learned from that; end is better", reward.history_reward_assign,
-        )  # fmt: skip
-    if reward.alarm.enabled:
-        _log.warning("no alarm watches this reward: it knows frames of image classifiers, not windows")
-    worker = make_trend_worker(reward, env, steps, model=make_window_model(reward))
-    workers = [worker] if crews == 1 else [worker.share(env.num_envs // crews) for _ in range(crews)]
-    return TrendPayment(workers)
-
-
-# --- how it pays ---
-
-
-class TrendPayment:
-    """Takes the place of `Payment` where a model of trends pays: nothing watches it, and nothing refines it."""
-
-    alarm = None
-    refiner = None
-
-    def __init__(self, rewards: Sequence[TrendWorker]) -> None:
-        """rewards: a worker for each of those who act; they share a model."""
-        self.rewards = tuple(rewards)
-        self._paid, self._steps = 0.0, 0
-
-    @property
-    def reward(self) -> TrendWorker:
-        """The worker, where one acts; the first of them."""
-        return self.rewards[0]
-
-    @property
-    def manager(self) -> TrendManager:
-        """What judges."""
-        return self.reward.manager
-
-    def take(self, delivery: Delivery, said: Said | None) -> None:
-        """What a crew kept, to be judged here."""
-        assert isinstance(delivery.drawn, Windows) and said is None
-        self.rewards[delivery.who].take(delivery.drawn)
-
-    def pay(
-        self, rollout: Rollout, actor: ActorWorker | LearnerWorker, step: int, scored: Scored | None = None, *,
-        who: int = 0,
-    ) -> dict[str, float]:  # fmt: skip
-        """Let the model say what a rollout is worth; the truth is only written down beside it.
-
-        step: of the training, at the rollout's end. who: of those who act, made it.
-        """
-        reward = self.rewards[who]
-        with actor.threads.all_at_work():
-            scored = reward.score(rollout)
-        actor.update_rewards(rollout, scored, reward.options)
-        self._paid += float(scored.rewards.sum())
-        self._steps += scored.rewards.size
-        spent = {"time/compute_model_rewards": scored.seconds_per_step(len(self.rewards))}
-        return {**spent, **reward.numbers(), **truth_beside(scored, rollout.success)}
-
-    def lately(self) -> float | None:
-        """What the model paid for a step, on average since the last time; None if it paid none."""
-        paid = self._paid / self._steps if self._steps else None
-        self._paid, self._steps = 0.0, 0
-        return paid
-
-    def report(self, console: Console) -> dict[str, float]:
-        """Say what was asked in the run, and how much of it was answered."""
-        account = self.manager.account()
-        windows, invalid = int(account["windows"]), int(account["invalid"])
-        share = 100 * invalid / max(1, windows)
-        console.print(
-            f"  {windows:,} windows judged; {invalid:,} answers ({share:.1f} %) could not be read or did not come"
-        )
-        return account
-
-    def save_state(self) -> dict[str, np.ndarray]:
-        """Everything that later rewards depend on."""
-        state = {
-            f"reward{who}.{name}": value
-            for who, reward in enumerate(self.rewards)
-            for name, value in reward.save_state().items()
-        }
-        return {**state, "payment.lately": np.array([self._paid, self._steps])}
-
-    def restore_state(self, state: Mapping[str, np.ndarray], step: int) -> None:
-        """Go on from the state that was saved at a step."""
-        if "payment.lately" in state:
-            paid, steps = state["payment.lately"].tolist()
-            self._paid, self._steps = paid, int(steps)
-        for who, reward in enumerate(self.rewards):
-            prefix = f"reward{who}."
-            reward.restore_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
-
-
-def truth_beside(scored: Scored, success: np.ndarray) -> dict[str, float]:
-    """What is true of the steps that were judged, and what they were paid if it is a success and if not."""
-    numbers = {"reward/judged": float(scored.judged.sum())}
-    if scored.judged.any():
-        numbers["reward/true_success"] = float(success[scored.judged].mean())
-    for name, where in (("paid_success", success), ("paid_failure", ~success)):
-        if (scored.judged & where).any():
-            numbers[f"reward/{name}"] = float(scored.rewards[scored.judged & where].mean())
-    return numbers

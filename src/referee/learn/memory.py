@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,41 +15,31 @@ from referee.envs.contract import RefereeVectorEnv, split_views
 from referee.episodes import Episode
 from referee.episodes.episode import HELD
 from referee.errors import ConfigError, RefereeError
-from referee.rewards import combine
+from referee.rewards import rules
+from referee.rewards.source import RewardSource
 from referee.rl.album import Album
 from referee.rl.encoded import EncodedEnv
 from referee.rl.policy import PolicySpec
 from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
-from referee.runners.payment import Payment
-from referee.runners.trends import TrendPayment
-from referee.workers.learner import LearnerWorker
-from referee.workers.reward import first_held
+from referee.rl.sac import SAC, Memory
 
 SPARE = 0.5
 """Of the free memory that pictures may fill, where nobody says how much."""
 
 
-@dataclass(frozen=True)
-class Memories:
-    """What an off-policy learner remembers."""
+def make_memory(
+    config: Config, env: RefereeVectorEnv, spec: PolicySpec, reward: RewardSource, folder: Path, *, refines: bool
+) -> Memory:
+    """Replay and demonstrations for a policy in an environment; refused before anything is allocated if too large.
 
-    replay: Replay
-    demos: Replay | None
-    cameras: tuple[str, ...] | None
-    """Of the pictures, where they are what the policy observes."""
-
-
-def make_memories(
-    config: Config, env: RefereeVectorEnv, spec: PolicySpec, payment: Payment | TrendPayment | None, folder: Path
-) -> Memories:
-    """Replay and demonstrations for a policy in an environment; refused before anything is allocated if too large."""
+    refines: whether a better reward model may take over, and score all of it again.
+    """
     algorithm = config.algorithm
     assert isinstance(algorithm, SACConfig)
     seen = spec.model_type == "cnn"
-    judged = payment is not None and payment.refiner is not None
-    cameras = env.cameras if seen else payment.reward.cameras if payment is not None and judged else ()
-    every = seen or (payment is not None and payment.reward.options.reward_mode == "per_step")
+    cameras = env.cameras if seen else reward.cameras if refines else ()
+    every = seen or (reward.learned and reward.options.reward_mode == "per_step")
     ends = algorithm.replay.capacity // env.max_episode_steps + 2 * env.num_envs
     pictures = 0 if not cameras else ends + (algorithm.replay.capacity if every else 0)
     shape = (len(cameras), env.image_size, env.image_size, 3)
@@ -70,8 +59,8 @@ def make_memories(
         room = algorithm.replay.capacity // 4  # for what people will show on the way
         demos = replay(1, total + room, shown=True)
         for episode in episodes:
-            _show(demos, episode, config, env, payment, cameras, seen=seen)
-    return Memories(main, demos, cameras if seen else None)
+            _show(demos, episode, config, env, reward, cameras, seen=seen)
+    return Memory(main, demos, cameras if seen else None)
 
 
 class MemoryFiles:
@@ -80,16 +69,16 @@ class MemoryFiles:
     def __init__(self, run: Path) -> None:
         self._lived, self._shown = ReplayFiles(run / "replay"), ReplayFiles(run / "shown")
 
-    def _pairs(self, learner: LearnerWorker) -> list[tuple[str, ReplayFiles, Replay]]:
+    def _pairs(self, learner: SAC) -> list[tuple[str, ReplayFiles, Replay]]:
         found = [("replay.", self._lived, learner.replay)]
         return found if learner.demos is None else [*found, ("shown.", self._shown, learner.demos)]
 
-    def save(self, learner: LearnerWorker) -> dict[str, np.ndarray]:
+    def save(self, learner: SAC) -> dict[str, np.ndarray]:
         """Write what is new; returns what a checkpoint must say about it."""
         return {f"{prefix}{name}": value for prefix, files, replay in self._pairs(learner)
                 for name, value in files.save(replay).items()}  # fmt: skip
 
-    def restore(self, learner: LearnerWorker, state: Mapping[str, np.ndarray], *, goes_on: bool) -> bool:
+    def restore(self, learner: SAC, state: Mapping[str, np.ndarray], *, goes_on: bool) -> bool:
         """Remember what a checkpoint speaks of; False where nothing was kept. goes_on: save here from now on."""
         there = True
         for prefix, files, replay in self._pairs(learner):
@@ -102,7 +91,7 @@ class MemoryFiles:
                 files.load(replay, marks)
         return there
 
-    def prune(self, learner: LearnerWorker) -> None:
+    def prune(self, learner: SAC) -> None:
         """Remove what was forgotten."""
         for _, files, replay in self._pairs(learner):
             files.prune(replay)
@@ -196,7 +185,7 @@ def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: P
 
 
 def _show(
-    demos: Replay, episode: Episode, config: Config, env: RefereeVectorEnv, payment: Payment | TrendPayment | None,
+    demos: Replay, episode: Episode, config: Config, env: RefereeVectorEnv, reward: RewardSource,
     cameras: tuple[str, ...], *, seen: bool,
 ) -> None:  # fmt: skip
     """Put a demonstration into the replay, paid as the run pays."""
@@ -209,19 +198,15 @@ def _show(
     own = true.astype(np.float32) if train.reward_mode == "sparse" else episode.rewards
     steps, over = len(episode), False
     goes_on = config.algorithm.bootstrap_type == "always"  # then what comes after a success shows what it is worth
-    if train.terminate_on_success and not goes_on and (found := first_held(true, train.success_hold_steps)):
+    if train.terminate_on_success and not goes_on and (found := rules.first_streak(true, train.success_hold_steps)):
         steps, over = found, True
     paid, whole = own, episode.terminated | episode.truncated
     held = episode.signals.get(HELD, np.zeros(len(episode) + 1, bool))[1 : steps + 1]
-    if payment is not None:
-        shown = _frames(episode, payment.reward.cameras, env)[: steps + 1]
-        if isinstance(payment, TrendPayment):
-            model, judged = payment.reward.judge_episode(shown, held=held)
-        else:
-            model, judged = payment.reward.judge_episode(shown[1:], whole=goes_on, held=held)
+    if reward.learned:
+        shown = _frames(episode, reward.cameras, env)[: steps + 1]
+        model, judged = reward.score_episode(shown, whole=goes_on, held=held)
         steps, over = len(model), over or len(model) < steps
-        options = payment.reward.options
-        paid = combine(own[:steps], model, options, true_success=(true[:steps] & judged))
+        paid = rules.combine(own[:steps], model, reward.options, true_success=(true[:steps] & judged))
     terminated = episode.terminated[:steps].copy()
     terminated[-1] |= over
     frames = _frames(episode, cameras, env)[: steps + 1] if cameras else None

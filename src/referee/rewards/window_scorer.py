@@ -1,4 +1,4 @@
-"""The manager of models that judge windows: it asks them, counts what they say, and knows what it pays."""
+"""Scores of windows: a model is asked about all of a rollout at once, and its answers become rewards of steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from referee.errors import RefereeError
 from referee.models.vlm import INVALID, Answers, WindowModel
 from referee.models.vlm.server import UNANSWERED
 from referee.models.window import Window
-from referee.rewards.arithmetic import RewardOptions
 from referee.rewards.assign import pay_windows
 from referee.rewards.history import PROGRESS, Windows
-from referee.rewards.score_rollout import Scored
+from referee.rewards.rules import RewardOptions
+from referee.rewards.score_rollout import Scores
 
 _log = logging.getLogger(__name__)
 
 
-class TrendManager:
-    """Takes the place of `RewardManager` where a model gives scores and labels, but no success.
+class WindowScorer:
+    """Asks a model about windows, counts its answers, and knows which rewards they are.
 
-    A crew that only keeps frames for others has one without a model.
+    A rollout worker that only keeps frames for others has one without a model.
     """
-
-    version = 0
-    """Of the model; no better one takes over on the way."""
 
     def __init__(
         self, model: WindowModel | None, options: RewardOptions, *, task: str, assign: str = "end",
@@ -49,14 +46,14 @@ class TrendManager:
         self._latest: dict[str, float] = {}
         self._warned = False
 
-    def score(self, windows: Windows, shape: tuple[int, int]) -> Scored:
+    def score(self, windows: Windows, shape: tuple[int, int]) -> Scores:
         """What the model's answers pay for the steps of a rollout. shape: T, N"""
         answers = self.judge([windows.window(number, self._task) for number in range(len(windows))])
         rewards, judged = pay_windows(
             windows, answers.reward, shape, assign=self._assign, interval_reward=self._interval_reward
         )
         self._latest |= trend_beside(windows, answers)
-        return Scored(rewards, judged, None, None)
+        return Scores(rewards, judged, None, None)
 
     def judge(self, windows: Sequence[Window]) -> Answers:
         """One answer per window, asked all at once; the model cuts them into batches."""

@@ -1,4 +1,4 @@
-"""The rollout worker: lets the policy act and records what happens."""
+"""Lets a policy act in environments, and records what happens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from referee.workers.env import EnvWorker, true_success
 
 
 class Watches(Protocol):
-    """A reward worker, as far as a rollout knows it."""
+    """A reward source, as far as a rollout knows it."""
 
     def begin(self) -> None:
         """A rollout begins."""
@@ -25,7 +25,7 @@ class Watches(Protocol):
         """See the result of a step; says which episodes end here, bool[N], or None for none."""
 
 
-class RolloutWorker:
+class Collector:
     """Acts with a policy; its exploration noise comes from a generator of its own."""
 
     def __init__(self, policy: Acts, *, seed: int | Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class RolloutWorker:
         self.random = np.random.default_rng(seed)
 
     def collect(self, env: EnvWorker, rollout: Rollout, reward: Watches | None = None, *, blind: bool = False) -> None:
-        """Fill `rollout` with the next steps of `env`; a reward worker watches, and may end episodes.
+        """Fill `rollout` with the next steps of `env`; the reward source watches, and may end episodes.
 
         blind: act evenly at random, whatever is seen.
         """
@@ -52,13 +52,13 @@ class RolloutWorker:
             rollout.add(step, before, actions, result, true_success(result))
 
 
-def acting_state(worker: EnvWorker, roller: RolloutWorker) -> dict[str, np.ndarray]:
+def acting_state(worker: EnvWorker, collector: Collector) -> dict[str, np.ndarray]:
     """What those who act need to go on."""
     state = {f"worker.{name}": value for name, value in worker.save_state().items()}
-    return {**state, "noise": checkpoint.generator_state(roller.random)}
+    return {**state, "noise": checkpoint.generator_state(collector.random)}
 
 
-def restore_acting(worker: EnvWorker, roller: RolloutWorker, state: Mapping[str, np.ndarray]) -> None:
+def restore_acting(worker: EnvWorker, collector: Collector, state: Mapping[str, np.ndarray]) -> None:
     """The inverse of `acting_state`."""
     worker.restore_state({k.removeprefix("worker."): v for k, v in state.items() if k.startswith("worker.")})
-    checkpoint.restore_generator(roller.random, state["noise"])
+    checkpoint.restore_generator(collector.random, state["noise"])

@@ -1,4 +1,4 @@
-"""The judge: a reward model that looks at frames for others, in a process of its own."""
+"""A scoring worker: a reward model that scores frames for others, in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import os
 
 import torch
 
+from referee.learn.batch import RolloutBatch
 from referee.models.packed import Packed
 from referee.rewards import FinalPictures, RewardManager, RewardOptions
-from referee.rewards.history import Windows
-from referee.workers.delivery import Delivery, Said
+from referee.rewards.source import RemoteScores
 
 
-class JudgeWorker:
+class ScoringWorker:
     """Keeps nothing but the model, which comes with each request: one that died is made anew, and asked again."""
 
     def __init__(self, options: RewardOptions, *, backend: str, int8: bool, threads: int) -> None:
         self._options, self._backend, self._int8, self._threads = options, backend, int8, threads
         self._manager: RewardManager | None = None
 
-    def judge(self, delivery: Delivery, cameras: tuple[str, ...], model: Packed, version: int) -> Said | None:
+    def score(self, batch: RolloutBatch, cameras: tuple[str, ...], model: Packed, version: int) -> RemoteScores | None:
         """What the model of this version says of what was drawn, by these cameras; None of nothing."""
-        drawn = delivery.drawn
-        assert drawn is not None and not isinstance(drawn, Windows)  # those are judged where the run is
+        drawn: FinalPictures | dict[str, object] = batch.drawn
         if isinstance(drawn, FinalPictures):
             pictures = drawn.pictures()
         else:
-            pictures = {name: images.reshape(-1, *images.shape[2:]) for name, images in drawn.items() if images.size}
+            pictures = {
+                name: images.reshape(-1, *images.shape[2:]) for name, images in batch.drawn.items() if images.size
+            }
         if not pictures:
             return None
         manager = self._model(model, version)
@@ -36,7 +37,7 @@ class JudgeWorker:
             verdict = manager.judge(pictures, cameras=cameras)
         finally:
             torch.set_num_threads(1)
-        return Said(verdict, manager.latest, version, manager.seconds - before)
+        return RemoteScores(verdict, manager.latest, version, manager.seconds - before)
 
     def pid(self) -> int:
         """Of the process that it lives in."""

@@ -1,4 +1,4 @@
-"""A crew in a process of its own: it acts, draws what must be judged, and never waits for the learner."""
+"""A rollout worker in a process of its own: it acts, draws what must be scored, and never waits for the learner."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import queue
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,56 +18,16 @@ import torch
 from referee import cpu
 from referee.config import Config
 from referee.errors import RefereeError
+from referee.learn.asynchronous import PATIENCE, ActingState, Failure, Message, own_arrays, room
+from referee.learn.worker import RolloutWorker
 from referee.models.packed import Packed
+from referee.processes import SIGNALS
+from referee.rewards.source import RewardSource
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import AnyPolicy
-from referee.runners.crew import Crew
-from referee.runners.interrupt import SIGNALS
-from referee.workers.delivery import Delivery
 
 STOPPING = 20.0
 """Seconds that the process has to end by itself."""
-PATIENCE = 0.2
-"""Seconds after which somebody who waits looks whether the other one is still there."""
-
-
-@dataclass(frozen=True)
-class State:
-    """What a checkpoint needs from those who act, between two rollouts."""
-
-    arrays: dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why the process ended."""
-
-    reason: str
-
-
-class Source(Protocol):
-    """Who acts, for a training that goes on side by side with it."""
-
-    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
-        """Begin to act, from a saved state if there is one. updates: of the policy; steps: that were done before."""
-
-    def get(self, timeout: float) -> Delivery | State | Failure | None:
-        """What came next, in the order in which it was made; None if there is nothing yet."""
-
-    def publish(self, policy: AnyPolicy, updates: int) -> None:
-        """Let those who act use newer weights."""
-
-    def swap(self, model: Packed, version: int) -> None:
-        """Let another model judge, where verdicts end episodes."""
-
-    def ask_state(self) -> None:
-        """Let a State come, after all that was made before it."""
-
-    def waiting(self) -> int:
-        """Rollouts that are made, and were not taken yet."""
-
-    def close(self) -> None:
-        """Nobody acts any more."""
 
 
 class Weights:
@@ -100,8 +59,8 @@ class Weights:
         return updates
 
 
-class Wishes:
-    """What the learner wants: to stop, to know the state, or that another model judges."""
+class ControlPipe:
+    """What the learner asks for: to stop, to know the state, or that another model scores."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -129,19 +88,27 @@ class Wishes:
         return found
 
 
-class CrewProcess:
-    """A crew in a process of its own, on this machine."""
+class ProcessFeed:
+    """A Feed: one rollout worker in a process of its own, on this machine."""
 
-    def __init__(self, config: Config, folder: Path, room: int) -> None:
-        """room: rollouts that may wait to be taken."""
+    workers, relabelled_ahead = 1, 4
+
+    def __init__(self, config: Config, folder: Path) -> None:
         self._config, self._folder = config, folder
         self._context = multiprocessing.get_context("spawn")
-        self._inbox = self._context.Queue(maxsize=room)
+        self._inbox = self._context.Queue(maxsize=room(config))
         self._wishes, self._theirs = self._context.Pipe()
         self._process: Any = None
 
+    def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
+        """See Feed; the process is not there before somebody wants a rollout."""
+
+    def saved(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See Feed."""
+        return own_arrays(state)
+
     def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
-        """See Source."""
+        """See Feed."""
         self._weights = Weights(self._context, policy)
         self._weights.publish(policy, updates)
         self._process = self._context.Process(
@@ -150,10 +117,10 @@ class CrewProcess:
         )  # fmt: skip
         self._process.start()
 
-    def get(self, timeout: float) -> Delivery | State | Failure | None:
-        """See Source."""
+    def get(self, timeout: float) -> Message | None:
+        """See Feed."""
         try:
-            found: Delivery | State | Failure = self._inbox.get(timeout=timeout)
+            found: Message = self._inbox.get(timeout=timeout)
             return found
         except queue.Empty:
             if not self._process.is_alive() and self._inbox.empty():
@@ -161,23 +128,23 @@ class CrewProcess:
             return None
 
     def publish(self, policy: AnyPolicy, updates: int) -> None:
-        """See Source."""
+        """See Feed."""
         self._weights.publish(policy, updates)
 
     def swap(self, model: Packed, version: int) -> None:
-        """See Source."""
+        """See Feed."""
         self._wishes.send((model, version))
 
     def ask_state(self) -> None:
-        """See Source."""
+        """See Feed."""
         self._wishes.send("state")
 
     def waiting(self) -> int:
-        """See Source."""
+        """See Feed."""
         return self._inbox.qsize()
 
     def close(self) -> None:
-        """See Source."""
+        """See Feed."""
         if self._process is None:
             return
         self._wishes.send("stop")
@@ -204,7 +171,7 @@ def act(
         signal.signal(number, signal.SIG_IGN)  # the learner hears Ctrl-C, and tells us
     cpu.cap_if_needed()
     torch.set_num_threads(1)
-    parent, heard = os.getppid(), Wishes(wishes)
+    parent, heard = os.getppid(), ControlPipe(wishes)
 
     def put(message: object) -> bool:
         """Send; False once nobody is there any more who would take it."""
@@ -226,13 +193,13 @@ def act(
 
 
 def _act(
-    config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: Wishes, steps: int,
+    config: Config, folder: Path, spec: PolicySpec, weights: Weights, wishes: ControlPipe, steps: int,
     state: dict[str, np.ndarray] | None, *, put: Callable[[object], bool], alone: Callable[[], bool],
 ) -> None:  # fmt: skip
-    crew = Crew(config, folder, spec)
+    worker = RolloutWorker(config, folder, spec)
     if state is not None:
-        crew.restore_state(state)
-    updates = weights.take(crew.policy, -1)
+        worker.restore_state(state)
+    updates = weights.take(worker.policy, -1)
     try:
         while not alone():
             wishes.listen()
@@ -240,16 +207,16 @@ def _act(
                 return
             for wish in wishes.take():
                 if wish == "state":
-                    put(State(crew.save_state()))
+                    put(ActingState(worker.save_state()))
                 else:
-                    crew.swap(*wish)
+                    worker.swap(*wish)
             if steps >= config.runner.max_steps:  # all that is wanted is on its way
                 time.sleep(PATIENCE / 10)
                 continue
-            updates = weights.take(crew.policy, updates)
-            delivery = crew.collect(steps)
-            steps, delivery.updates = delivery.steps, updates
-            if not put(delivery):
+            updates = weights.take(worker.policy, updates)
+            batch = worker.collect(steps)
+            steps, batch.updates = batch.steps, updates
+            if not put(batch):
                 return
     finally:
-        crew.close()
+        worker.close()

@@ -1,38 +1,47 @@
-"""The reward worker of models that judge windows: keeps what the environments showed, and asks about what is due."""
+"""The reward of a model that scores windows: frames are kept on the way, and windows scored when a rollout is full."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from referee.config.schema import RewardConfig
+from referee.config.vlm import VLMModelConfig
 from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
 from referee.errors import RefereeError
-from referee.rewards import FinalPictures, Scored
+from referee.models import Artifact
+from referee.models.contract import Verdict
+from referee.rewards import rules, window_model
 from referee.rewards.history import PROGRESS, History, HistoryBuffer, Windows
-from referee.rewards.trend import TrendManager
-from referee.rl.rollout import Rollout
+from referee.rewards.rules import RewardOptions
+from referee.rewards.score_rollout import FinalPictures, RolloutFrames, Scores
+from referee.rewards.source import Features, RemoteScores, Steps, relabel
+from referee.rewards.window_scorer import WindowScorer
 
 PRESENT = {"present": HistoryBuffer(history_size=1, min_history_size=1)}
-"""What a model looks at that judges single states."""
+"""What a model looks at that scores single states."""
+_log = logging.getLogger(__name__)
 
 
-class TrendWorker:
-    """Takes the place of `RewardWorker`: frames are kept while a rollout is made, windows are judged afterwards.
+class WindowReward:
+    """A RewardSource of a model that gives scores and labels, but no success.
 
     `history_buffer`: windows, as `buffers` say. `per_step`: every state, as a window of one frame. `terminal`: the
     last state of each finished episode alone.
     """
 
-    eager = False
-    """No verdict of a trend ends an episode."""
-    remembers = True
-    """Later windows depend on frames that were seen before."""
+    learned = remembers = True
+    says_success = ends_episodes = scored_by_others = False
+    version = 0
+    """No better model takes over on the way."""
+    artifact = None
 
     def __init__(
-        self, manager: TrendManager, env: RefereeVectorEnv, steps: int, *,
+        self, manager: WindowScorer, env: RefereeVectorEnv, steps: int, *,
         buffers: Mapping[str, HistoryBuffer] | None = None, num_envs: int | None = None,
     ) -> None:  # fmt: skip
         """buffers: of `history_buffer` mode.
@@ -50,10 +59,10 @@ class TrendWorker:
         self._taken: Windows | None = None
         env.tell_progress = True  # for the log
 
-    def share(self, num_envs: int) -> TrendWorker:
-        """One with the same model, for rollouts of fewer environments that others draw."""
+    def share(self, num_envs: int) -> WindowReward:
+        """See RewardSource."""
         buffers = None if self._buffers == PRESENT else self._buffers
-        return TrendWorker(self.manager, self._env, self._shape[0], buffers=buffers, num_envs=num_envs)
+        return WindowReward(self.manager, self._env, self._shape[0], buffers=buffers, num_envs=num_envs)
 
     # --- during a rollout ---
 
@@ -99,35 +108,48 @@ class TrendWorker:
     # --- kept here, judged elsewhere ---
 
     def drawn(self) -> Windows:
-        """The windows that are due, with the frames that they show, to be judged by another worker."""
+        """The windows that are due, with the frames that they show."""
         return self._windows().packed()
 
-    def take(self, drawn: Windows) -> None:
-        """What another worker kept, to be judged here."""
+    def score_at_once(self, rollout: Steps) -> Scores | None:
+        """See RewardSource."""
+        return None
+
+    def features(self) -> Features | None:
+        """See RewardSource."""
+        return None
+
+    def take(self, drawn: Windows, features: Features | None = None, remote: RemoteScores | None = None) -> None:
+        """See RewardSource."""
         self._taken = drawn
 
-    # --- judging ---
+    # --- scoring ---
 
-    def score(self, rollout: Rollout) -> Scored:
+    def relabel(self, rollout: Steps, scores: Scores | None = None) -> Scores:
+        """See RewardSource."""
+        return relabel(rollout, self.score(rollout) if scores is None else scores, self.options)
+
+    def score(self, rollout: Steps) -> Scores:
         """What the model's answers pay for the rollout that was watched."""
         windows = self._windows() if self._taken is None else self._taken
         began = time.perf_counter()
         scored = self.manager.score(windows, (rollout.steps, rollout.num_envs))
         seconds = time.perf_counter() - began
-        rewards = np.where(rollout.held, np.float32(0), scored.rewards)  # an arm that holds is paid for nothing
-        judged, version = scored.judged & ~rollout.held, self.manager.version
-        return replace(scored, rewards=rewards, judged=judged, version=version, seconds=seconds)
+        return replace(_withheld(scored, rollout.held), version=self.version, seconds=seconds)
 
-    def numbers(self) -> dict[str, float]:
-        """What was said of it, and what remembering it costs, under log names."""
+    def scored_frames(self, scores: Scores) -> RolloutFrames | None:
+        """See RewardSource."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """What was answered, and what keeping the frames costs."""
         kept = 0 if self._only_ends else self._history.bytes_per_env
         return {**self.manager.numbers(), **({"reward/history_kb_per_env": kept / 1e3} if kept else {})}
 
-    def judge_episode(self, frames: np.ndarray, *, held: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """What is paid for the steps of a recorded episode f32[T], and which of them are judged bool[T].
-
-        frames: uint8[T+1,V,H,W,3], its first state included. held: bool[T], where an arm held in the steps.
-        """
+    def score_episode(
+        self, frames: np.ndarray, *, whole: bool = False, held: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See RewardSource."""
         steps = len(frames) - 1
         history = History(self._buffers, 1, steps)
         history.start(split_views(frames[:1]))
@@ -140,8 +162,26 @@ class TrendWorker:
             names = ("steps", "envs", "starts", "lengths", "buffers")
             windows = replace(windows, **{name: getattr(windows, name)[last] for name in names})
         scored = self.manager.score(windows, (steps, 1))
-        moved = np.ones(steps, bool) if held is None else ~held
-        return scored.rewards[:, 0] * moved, scored.judged[:, 0] & moved
+        scored = _withheld(scored, None if held is None else held[:, None])
+        return scored.rewards[:, 0], scored.judged[:, 0]
+
+    def rescore(
+        self, frames: np.ndarray, began: np.ndarray, held: np.ndarray, *, cameras: tuple[str, ...] | None = None
+    ) -> np.ndarray:
+        """See RewardSource."""
+        raise RefereeError("windows are not scored again: no better model takes over")
+
+    def swap(self, artifact: Artifact, version: int) -> None:
+        """See RewardSource."""
+        raise RefereeError("a model of windows cannot be replaced on the way")
+
+    def state_key(self, worker: int) -> str:
+        """See RewardSource."""
+        return f"reward{worker}."
+
+    def account(self) -> dict[str, float]:
+        """See RewardSource."""
+        return self.manager.account()
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What later windows depend on."""
@@ -150,6 +190,12 @@ class TrendWorker:
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a saved state."""
         self._history.restore_state(state)
+
+
+def _withheld(scored: Scores, stalled: np.ndarray | None) -> Scores:
+    """No reward where an arm stalled."""
+    rewards = rules.withhold(Verdict(scored.rewards, None, None), stalled).score
+    return replace(scored, rewards=rewards, judged=rules.usable(scored.judged, stalled))
 
 
 def _cameras(buffers: Mapping[str, HistoryBuffer], env: RefereeVectorEnv, *, needed: bool) -> tuple[str, ...]:
@@ -161,3 +207,35 @@ def _cameras(buffers: Mapping[str, HistoryBuffer], env: RefereeVectorEnv, *, nee
             "or leave extra_view_images out"
         )
     return env.cameras if extra else env.cameras[:1]
+
+
+# --- how it is made ---
+
+
+def make(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1, draws_only: bool = False
+) -> WindowReward:
+    """See `make_reward`; where it only draws, the model is not loaded."""
+    wanted = config.model
+    assert isinstance(wanted, VLMModelConfig)
+    looks_back = config.reward_mode == "history_buffer"
+    if not draws_only:
+        _warn(config)
+    given = {name: getattr(config, name) for name in RewardOptions.__dataclass_fields__}
+    manager = WindowScorer(
+        None if draws_only else window_model.make_window_model(config),
+        RewardOptions(**{**given, "reward_type": "score"}), task=env.task_description,
+        assign=config.history_reward_assign if looks_back else "end",
+        interval_reward=wanted.interval_reward if looks_back else 0.0,
+    )  # fmt: skip
+    return WindowReward(manager, env, steps, buffers=window_model.buffers_of(wanted) if looks_back else None)
+
+
+def _warn(config: RewardConfig) -> None:
+    if config.reward_mode == "history_buffer" and config.history_reward_assign != "end":
+        _log.warning(
+            "reward.history_reward_assign=%s also pays steps before the one that ends a window, for what came after "
+            "them: no policy of ours learned from that; end is better", config.history_reward_assign,
+        )  # fmt: skip
+    if config.alarm.enabled:
+        _log.warning("no alarm watches this reward: it knows frames of image classifiers, not windows")

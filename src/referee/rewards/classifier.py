@@ -1,34 +1,41 @@
-"""The reward worker: looks at what the environments show and says what it is worth."""
+"""The reward of an image classifier: it scores the last states of episodes, or every state."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from referee.config.schema import RewardConfig, RewardModelConfig
 from referee.envs.contract import RefereeVectorEnv, StepResult, split_views, void_steps
-from referee.errors import RefereeError
-from referee.models import Artifact
+from referee.errors import ConfigError, RefereeError
+from referee.models import Artifact, ModelSpec
 from referee.models.contract import Verdict, frames_of
 from referee.models.spec import MAIN_NAMES
-from referee.rewards import FinalPictures, Gate, RewardManager, Scored, score_finals, score_steps, withheld
-from referee.rl.rollout import Pictures, Rollout
+from referee.rewards import rules
+from referee.rewards.guards import weakness
+from referee.rewards.manager import RewardManager
+from referee.rewards.rules import Gate, RewardOptions
+from referee.rewards.score_rollout import FinalPictures, RolloutFrames, Scores, score_finals, score_steps
+from referee.rewards.source import Features, RemoteScores, Steps, relabel
 
 Drawn = FinalPictures | dict[str, np.ndarray]
-Looked = tuple[np.ndarray, np.ndarray]
-"""Features f32[n,·] and probabilities f32[n] of the frames that were judged, as `RewardManager.latest`."""
+OF_A_MODEL = frozenset(ModelSpec.__dataclass_fields__)
+_log = logging.getLogger(__name__)
 
 
-class RewardWorker:
-    """Draws what must be judged while a rollout is made, and judges it afterwards in few large batches.
+class ClassifierReward:
+    """A RewardSource: draws what must be scored while a rollout is made, and scores it afterwards in large batches.
 
     `terminal`: the last state of each finished episode. `per_step`: every state. Where the verdict ends episodes
-    (`terminate_on: model`), each state is judged at once. A state that an arm held in is never a success.
+    (`terminate_on: model`), each state is scored at once. A state in which an arm stalled is never a success.
     """
+
+    learned = says_success = True
 
     def __init__(
         self, manager: RewardManager, env: RefereeVectorEnv, steps: int, *, hold: int = 1, num_envs: int | None = None
@@ -46,26 +53,45 @@ class RewardWorker:
         self._shape = (steps, num_envs)
         self._pictures: dict[str, np.ndarray] = {}
         self._said: list[Verdict] = []
-        self._looked: list[Looked] = []
-        self._said_elsewhere: Verdict | None = None
+        self._found: list[Features] = []
+        self._remote: RemoteScores | None = None
         self._seconds = 0.0
         self._began = np.zeros(num_envs, bool)
         self._hold, self._held = hold, np.zeros(num_envs, np.int64)
 
     @property
-    def eager(self) -> bool:
-        """Whether every state is judged at once, because a verdict may end its episode."""
+    def ends_episodes(self) -> bool:
+        """See RewardSource."""
         return self.options.terminate_on == "model"
 
     @property
     def remembers(self) -> bool:
-        """Whether what it draws depends on what it saw before."""
-        return self.eager
+        """See RewardSource."""
+        return self.ends_episodes
+
+    @property
+    def scored_by_others(self) -> bool:
+        """See RewardSource."""
+        return not self.ends_episodes
+
+    @property
+    def version(self) -> int:
+        """See RewardSource."""
+        return self.manager.version
+
+    @property
+    def artifact(self) -> Artifact:
+        """See RewardSource."""
+        return self.manager.artifact
 
     @property
     def _only_finals(self) -> bool:
         """Whether nothing but the last states of episodes is looked at."""
-        return self.options.reward_mode == "terminal" and not self.eager
+        return self.options.reward_mode == "terminal" and not self.ends_episodes
+
+    def share(self, num_envs: int) -> ClassifierReward:
+        """See RewardSource."""
+        return ClassifierReward(self.manager, self._env, self._shape[0], hold=self._hold, num_envs=num_envs)
 
     def swap(self, artifact: Artifact, version: int) -> None:
         """Let another model judge from the next rollout on; gates over time begin anew."""
@@ -74,34 +100,38 @@ class RewardWorker:
         self.manager.swap(artifact, version)
         self.gate = self.manager.gate(self._shape[1])
 
-    # --- drawn here, judged elsewhere ---
+    # --- drawn in one process, scored in another ---
 
     def drawn(self) -> Drawn:
-        """What was drawn of the rollout that was watched, to be judged by another worker."""
+        """See RewardSource."""
         if self._only_finals:
             return self._finals.copy()
         return {name: images.copy() for name, images in self._pictures.items()}
 
-    def take(
-        self, drawn: Drawn, looked: Looked | None = None, verdict: Verdict | None = None, seconds: float = 0.0
-    ) -> None:
-        """What another worker drew, to be judged here; what another found in it; what that one said of it.
+    def score_at_once(self, rollout: Steps) -> Scores | None:
+        """See RewardSource."""
+        return self.score(rollout) if self.ends_episodes else None
 
-        seconds: that the other one spent on scoring.
-        """
-        self._looked = [] if looked is None else [looked]
-        self._said_elsewhere, self._seconds = verdict, seconds
+    def features(self) -> Features | None:
+        """See RewardSource."""
+        return self.looked if self.ends_episodes else None
+
+    def take(self, drawn: Drawn, features: Features | None = None, remote: RemoteScores | None = None) -> None:
+        """See RewardSource."""
+        features = features if remote is None else remote.features
+        self._found = [] if features is None else [features]
+        self._remote, self._seconds = remote, 0.0 if remote is None else remote.seconds
         if isinstance(drawn, FinalPictures):
             self._finals = drawn
         else:
             self._pictures = drawn
 
     @property
-    def looked(self) -> Looked:
-        """What the model found in the frames of the rollout that was judged, in the order of `sample`'s rows."""
-        if not self._looked:
+    def looked(self) -> Features:
+        """What the model found in the frames of the rollout that was scored, in the order of `sample`'s rows."""
+        if not self._found:
             return self.manager.latest
-        features, probabilities = zip(*self._looked, strict=True)
+        features, probabilities = zip(*self._found, strict=True)
         return np.concatenate(features), np.concatenate(probabilities)
 
     # --- during a rollout ---
@@ -109,23 +139,21 @@ class RewardWorker:
     def begin(self) -> None:
         """A rollout begins."""
         self._finals.begin()
-        self._said, self._looked, self._seconds = [], [], 0.0
+        self._said, self._found, self._seconds = [], [], 0.0
 
     def watch(self, step: int, result: StepResult) -> np.ndarray | None:
         """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
         ended = result[2] | result[3]
-        if self.eager:
+        if self.ends_episodes:
             pictures = self._states(ended)
             self._keep(step, pictures)
             held = np.broadcast_to(void_steps(result[4]), ended.shape)
-            verdict = withheld(self._judge(pictures), held)
-            self._looked.append(self.manager.latest)
-            if verdict.success is None:
-                raise RefereeError("reward.terminate_on is model, but the model says no success: use never")
-            fires = self.gate.step(verdict.success, self._began) & ~held
-            self._said.append(replace(verdict, success=fires))
-            self._held = (self._held + 1) * fires
-            over = self._held >= self._hold
+            verdict = rules.gated_verdict(self._judge(pictures), self._began, self.gate, held)
+            self._found.append(self.manager.latest)
+            self._said.append(verdict)
+            fires = rules.ends_episode(self.options, model=verdict.success, truth=None)
+            assert fires is not None  # `eager`
+            self._held, over = rules.streak(self._held, fires, self._hold)
             self._began = ended | over
             self._held[self._began] = 0
             return over & ~ended
@@ -141,14 +169,18 @@ class RewardWorker:
                 self._pictures[name] = np.zeros((*self._shape, *images.shape[1:]), images.dtype)
             self._pictures[name][step] = images
 
-    def score(self, rollout: Rollout) -> Scored:
+    def relabel(self, rollout: Steps, scores: Scores | None = None) -> Scores:
+        """See RewardSource."""
+        return relabel(rollout, self.score(rollout) if scores is None else scores, self.options)
+
+    def score(self, rollout: Steps) -> Scores:
         """What the model says of the rollout that was watched."""
         scored = self._score(rollout)
         return replace(scored, version=self.manager.version, seconds=self._seconds)
 
-    def _score(self, rollout: Rollout) -> Scored:
+    def _score(self, rollout: Steps) -> Scores:
         ended = rollout.terminated | rollout.truncated
-        if self.eager:
+        if self.ends_episodes:
             return self._score_said(ended)
         if self._only_finals:
             return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay, held=rollout.held)
@@ -173,71 +205,68 @@ class RewardWorker:
         chosen = {name: images[rows] for name, images in pictures.items()}
         return frames_of(chosen, self.manager.artifact.spec.cameras, self.cameras), rows
 
-    def judged_truth(self, scored: Scored, rollout: Rollout) -> np.ndarray:
+    def judged_truth(self, scored: Scores, rollout: Steps) -> np.ndarray:
         """bool[n]: whether the frames that were looked at are true successes."""
         return self._rows(rollout.success, scored)
 
-    def judged_held(self, scored: Scored, rollout: Rollout) -> np.ndarray:
+    def judged_held(self, scored: Scores, rollout: Steps) -> np.ndarray:
         """bool[n]: whether an arm held there, so that nobody knows what is true of them."""
         return self._rows(rollout.held, scored)
 
-    def _rows(self, values: np.ndarray, scored: Scored) -> np.ndarray:
+    def _rows(self, values: np.ndarray, scored: Scores) -> np.ndarray:
         return values[scored.judged] if self._only_finals else values.reshape(-1)
 
-    def judged(self, scored: Scored) -> Pictures:
-        """The frames of the rollout that was scored, of all cameras that the model looks at."""
+    def scored_frames(self, scores: Scores) -> RolloutFrames:
+        """See RewardSource."""
         if self._only_finals:
             pictures: Mapping[str, np.ndarray] = self._finals.pictures()
         else:
-            pictures = {name: images[scored.judged] for name, images in self._pictures.items()}
-        if not scored.judged.any():
-            return Pictures(scored.judged, np.zeros((0, 0, 0, 0, 3), np.uint8))
-        return Pictures(scored.judged, frames_of(pictures, self.manager.artifact.spec.cameras, self.cameras))
+            pictures = {name: images[scores.judged] for name, images in self._pictures.items()}
+        if not scores.judged.any():
+            return RolloutFrames(scores.judged, np.zeros((0, 0, 0, 0, 3), np.uint8))
+        return RolloutFrames(scores.judged, frames_of(pictures, self.manager.artifact.spec.cameras, self.cameras))
 
-    def judge_episode(
+    def metrics(self) -> dict[str, float]:
+        """See RewardSource."""
+        return {"reward/version": float(self.version)}
+
+    def score_episode(
         self, frames: np.ndarray, *, whole: bool = False, held: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What is paid for the steps of a recorded episode f32[t], and which of their states are judged bool[t].
-
-        frames: uint8[T,V,H,W,3] of the states that its steps led to; held: bool[T], where an arm held in them. Where
-        the verdict ends episodes, t may be less than T, unless the `whole` is wanted.
-        """
-        verdict = withheld(self._judge(split_views(frames)), held)
+        """See RewardSource."""
+        frames = frames[1:]  # no step led to the first state
+        verdict = self._judge(split_views(frames))
         every, steps = self.options.reward_mode == "per_step", len(frames)
-        if every or self.eager:
-            verdict = self._gated(verdict, np.arange(steps) == 0, held)
-        if self.eager and verdict.success is not None and not whole:
-            steps = first_held(verdict.success, self._hold) or steps
+        verdict = self._gated(verdict, np.arange(steps) == 0, held, every=every or self.ends_episodes)
+        if self.ends_episodes and verdict.success is not None and not whole:
+            steps = rules.first_streak(verdict.success, self._hold) or steps
         judged = np.full(steps, every)
         judged[-1] = True
         return np.where(judged, self.manager.pay(verdict)[:steps], np.float32(0)), judged
 
-    def rejudge(
+    def rescore(
         self, frames: np.ndarray, began: np.ndarray, held: np.ndarray, *, cameras: tuple[str, ...] | None = None
     ) -> np.ndarray:
-        """f32[n]: what the model pays for frames uint8[n,V,H,W,3] that were lived in this order.
+        """See RewardSource."""
+        verdict = self.manager.judge(split_views(frames), cameras=cameras or self.cameras)
+        return self.manager.pay(self._gated(verdict, began, held, every=self.options.reward_mode == "per_step"))
 
-        began: bool[n], where the frame's episode begins, for the gate over time. held: bool[n], where an arm held.
-        cameras: of the frames, if not those that the model looks at.
-        """
-        verdict = withheld(self.manager.judge(split_views(frames), cameras=cameras or self.cameras), held)
-        every = self.options.reward_mode == "per_step"
-        return self.manager.pay(self._gated(verdict, began, held) if every else verdict)
-
-    def _gated(self, verdict: Verdict, began: np.ndarray, held: np.ndarray | None) -> Verdict:
-        """A verdict on frames that were lived in this order, by a gate over time that begins anew where they do."""
-        if verdict.success is None:
+    def _gated(self, verdict: Verdict, began: np.ndarray, held: np.ndarray | None, *, every: bool) -> Verdict:
+        """A verdict on frames that were lived in this order; if on every state, by a gate that begins where they do."""
+        verdict = rules.withhold(verdict, held)
+        if not every or verdict.success is None:
             return verdict
-        fires = self.manager.gate(1).steps(verdict.success[:, None], began[:, None])[:, 0]
-        return replace(verdict, success=fires if held is None else fires & ~held)
+        stalled = None if held is None else held[:, None]
+        fires = rules.gated(verdict.success[:, None], began[:, None], self.manager.gate(1), stalled)
+        return replace(verdict, success=fires[:, 0])
 
-    def _score_said(self, ended: np.ndarray) -> Scored:
+    def _score_said(self, ended: np.ndarray) -> Scores:
         """The same of states that were judged on the way; in terminal mode, the last ones are paid for."""
         names = ("score", "probability", "success")
         said = Verdict(*(np.stack([getattr(each, name) for each in self._said]) for name in names))
         judged = ended.copy() if self.options.reward_mode == "terminal" else np.ones(self._shape, bool)
         rewards = np.where(judged, self.manager.pay(said), np.float32(0))
-        return Scored(rewards, judged, said.success, said.probability)
+        return Scores(rewards, judged, said.success, said.probability)
 
     def _states(self, ended: np.ndarray) -> dict[str, np.ndarray]:
         """Pictures of the states that the step led to: of its own last state where an episode ended."""
@@ -250,9 +279,9 @@ class RewardWorker:
         return pictures
 
     def _judge(self, pictures: Mapping[str, np.ndarray]) -> Verdict:
-        said, self._said_elsewhere = self._said_elsewhere, None
-        if said is not None:
-            return said
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            return remote.verdict
         began = time.perf_counter()
         verdict = self.manager.judge(pictures, cameras=self.cameras)
         self._seconds += time.perf_counter() - began
@@ -267,39 +296,13 @@ class RewardWorker:
         self._began, self._held = state["began"].copy(), state["held"].copy()
         self.gate.restore_state({name: value for name, value in state.items() if name not in ("began", "held")})
 
-    # --- the documented names ---
+    def state_key(self, worker: int) -> str:
+        """See RewardSource."""
+        return f"reward{worker or ''}."
 
-    def init_worker(self) -> None:
-        """Nothing is left to do: a worker is ready once it is made."""
-
-    def compute_rewards(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
-        """f32[n]: what the model pays for observations, each by itself."""
-        return self.manager.compute_rewards(observations, cameras=self._names(observations))
-
-    compute_batch_rewards = compute_rewards
-
-    def to_device(self, device: str) -> None:
-        """Move the model."""
-        self.manager.to_device(device)
-
-    def save_checkpoint(self, folder: Path | str) -> None:
-        """A copy of the artifact that pays."""
-        self.manager.artifact.save(Path(folder))
-
-    def _names(self, observations: Mapping[str, Any]) -> tuple[str, ...] | None:
-        extra = observations.get("extra_view_images")
-        views = 1 + (0 if extra is None else extra.shape[1])
-        return self.cameras if views == len(self.cameras) else self._env.cameras[:views]
-
-
-def first_held(success: np.ndarray, hold: int) -> int | None:
-    """Steps until `hold` successive ones of bool[T] were a success; None if they never are."""
-    run = 0
-    for step, good in enumerate(success, 1):
-        run = run + 1 if good else 0
-        if run == hold:
-            return step
-    return None
+    def account(self) -> dict[str, float]:
+        """See RewardSource."""
+        return {}
 
 
 def cameras_for(manager: RewardManager, env: RefereeVectorEnv, section: str = "env.train") -> tuple[str, ...]:
@@ -319,3 +322,58 @@ def cameras_for(manager: RewardManager, env: RefereeVectorEnv, section: str = "e
             )
         found.append(camera)
     return tuple(found)
+
+
+# --- how it is made ---
+
+
+def make(
+    config: RewardConfig, env: RefereeVectorEnv, steps: int, *, hold: int = 1, draws_only: bool = False
+) -> ClassifierReward:
+    """See `make_reward`."""
+    assert isinstance(config.model, RewardModelConfig)
+    names = RewardOptions.__dataclass_fields__
+    options = RewardOptions(**{name: getattr(config, name) for name in names})
+    model = open_model(config.model)
+    if model.doubt and not draws_only:
+        _log.warning("the reward model %s: %s", config.model.model_path, model.doubt)
+    manager = RewardManager(
+        model,
+        _guarded(options, model, hold=config.hold_terminal, quiet=draws_only),
+        backend=config.model.backend,
+        int8=config.model.int8,
+        debug_save_dir=config.model.debug_save_dir,
+    )
+    return ClassifierReward(manager, env, steps, hold=hold)
+
+
+def _guarded(options: RewardOptions, model: Artifact, *, hold: bool, quiet: bool) -> RewardOptions:
+    """The same, or terminal mode where the model's own validation is too weak to judge every state.
+
+    quiet: whoever judges has said it already.
+    """
+    say = _log.debug if quiet else _log.warning
+    reason = weakness(model.calibration) if options.reward_mode == "per_step" else None
+    if reason is None:
+        return options
+    if not hold:
+        say("each state is judged, but %s: reward.hold_terminal=true would judge the last states only", reason)
+        return options
+    say("the last states of episodes are judged instead of each one: %s", reason)
+    return replace(options, reward_mode="terminal")
+
+
+def open_model(config: RewardModelConfig) -> Artifact:
+    """The artifact, or weights alone; a warning names the other keys where they differ from what is saved."""
+    if not config.model_path:
+        what = "is not given" if config.model_path is None else "is empty"
+        raise ConfigError(
+            f"reward.model.model_path {what}: name the artifact that pays, as logs/RUN/checkpoints/best_model"
+        )
+    given = set_fields(config)
+    return Artifact.open(config.model_path, ModelSpec(**given) if given else None, given)
+
+
+def set_fields(model: RewardModelConfig) -> dict[str, Any]:
+    """The fields of a `ModelSpec` that keys under `reward.model` set."""
+    return {name: value for name, value in vars(model).items() if value is not None and name in OF_A_MODEL}
