@@ -3,13 +3,24 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from referee.cli import main
+from referee.config import load
 from referee.episodes import EpisodeStore
+from referee.episodes.episode import Meta
+from referee.episodes.gym_recorder import GymRecorder
+from referee.errors import ConfigError, RefereeError
 from referee.models import Artifact
+from referee.rl import checkpoint
+from referee.runners.environments import _warn_of_another_task
+from referee.runners.training import Training
+from referee.workers.learner import LearnerWorker
 
 WORLDS = str(Path(__file__).parents[1] / "envs")
 POINT = "own_worlds:PointReach-v0"
@@ -57,6 +68,73 @@ def test_named_cameras_are_recorded_listed_and_trained_on(capsys: pytest.Capture
     assert "top, wrist" in capsys.readouterr().out
     assert main(["train", "cameras", "--out", "reward", "data.cameras=[wrist]", "runner.max_epochs=1"]) == 0
     assert Artifact.open("reward/checkpoints/best_model").spec.cameras == ("wrist",)
+
+
+def training(*more: str, id: str = POINT) -> Training:
+    """A tiny RLPD in the point's world, made but not begun."""
+    lines = [f"env.train.id={id}", "env.train.num_processes=1", "env.train.num_envs=2", "env.train.image_size=32",
+             "algorithm.replay.capacity=400", "actor.model.hidden_dims=[8]", "actor.num_threads=1",
+             "runner.eval_episodes=2", *more]  # fmt: skip
+    return Training(load("gym_rlpd_mlp", lines).config, Path("run"))
+
+
+def record_by_hand(out: str, like: EpisodeStore, *, bounds: bool = True) -> None:
+    """What `like` holds, lived again in the environment itself, by its own actions, recorded by a `GymRecorder`."""
+    env = GymRecorder(gym.make(POINT), out, images="none")
+    box: Any = env.action_space
+    if not bounds:  # as recorders of before
+        env._meta = Meta(task=POINT)
+    for number, episode in enumerate(like):
+        env.reset(seed=number)
+        for action in episode.actions:
+            env.step((box.low + (action + 1) / 2 * (box.high - box.low)).astype(np.float32).clip(box.low, box.high))
+    env.close()
+
+
+def test_demonstrations_of_a_recorder_are_scaled_as_those_of_a_run() -> None:
+    """GymRecorder keeps actions as the environment takes them; a policy acts in -1..1."""
+    store = record("shown", episodes=3, noise=0.5, seed=0)
+    record_by_hand("by_hand", store)
+    raw = next(iter(EpisodeStore(Path("by_hand"), create=False)))
+    assert raw.actions[:, 2].max() > 1 and raw.meta.extra["action_high"] == [0.5, 0.5, 4]
+    same = "algorithm.demos.only_success=false"
+    ours, theirs = (training(f"algorithm.demos.path={place}", same).actor for place in ("shown", "by_hand"))
+    assert isinstance(ours, LearnerWorker) and isinstance(theirs, LearnerWorker)
+    assert ours.demos is not None and theirs.demos is not None
+    np.testing.assert_allclose(theirs.demos.actions, ours.demos.actions, atol=1e-5)
+    assert np.abs(ours.demos.actions[..., 0]).max() > 0.5
+
+
+def test_demonstrations_without_bounds_are_refused_or_their_scale_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = record("shown", episodes=3, noise=0.5, seed=0)
+    record_by_hand("by_hand", store, bounds=False)
+    which = "algorithm.demos.path=by_hand"
+    with pytest.raises(
+        ConfigError, match=r"beyond -1\.\.1, .*: record them in own_worlds:PointReach-v0 with referee run"
+    ):
+        training(which, "algorithm.demos.only_success=false")
+    assert "do not tell the bounds of their actions" in caplog.text and "taken to be in -1..1" in caplog.text
+
+
+def test_a_task_is_the_same_with_and_without_its_module(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """GymRecorder and checkpoints say PointReach-v0 where a run says own_worlds:PointReach-v0."""
+    record_by_hand("by_hand", record("shown", episodes=1, noise=0.5, seed=0))
+    which = ("algorithm.demos.path=by_hand", "algorithm.demos.only_success=false")
+    run = training(*which)  # of task PointReach-v0
+    folder = run.save()
+    stored = checkpoint.load(folder)
+    assert stored.meta["task"] == POINT
+    assert training(*which, id="PointReach-v0").resume(folder) == 0
+    with pytest.raises(ConfigError, match=r"is of task PointReach-v0, but env\.train\.id is PointCameras-v0"):
+        training(*which, id="PointCameras-v0")
+    with pytest.raises(RefereeError, match=f"this run is on PointCameras-v0: set env.train.id={POINT}"):
+        training("algorithm.bc_warmup.episodes=0", id="PointCameras-v0").resume(folder)
+    model = SimpleNamespace(provenance={"tasks": ["PointReach-v0"]})
+    caplog.clear()
+    _warn_of_another_task(model, POINT, "Move the point.")  # type: ignore[arg-type]
+    assert not caplog.text
+    _warn_of_another_task(model, "own_worlds:PointCameras-v0", "Move the point.")  # type: ignore[arg-type]
+    assert "audit it on episodes" in caplog.text
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import numpy as np
 
 from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, channels_last
 from referee.episodes.builder import EpisodeBuilder
-from referee.episodes.episode import Episode, EpisodeError, Meta
+from referee.episodes.episode import Episode, EpisodeError, Meta, action_bounds
 from referee.episodes.recorder import Wanted
 from referee.episodes.store import adding_to
 from referee.episodes.writer import BackgroundWriter, Sink
@@ -36,7 +36,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
 
     An episode is kept when it ends. What is no image becomes `states`, flattened (a goal observation in the order
     observation, achieved_goal, desired_goal). Images are cameras under their names, the first one is the main one.
-    The state after a reset is no success unless the environment says so.
+    The state after a reset is no success unless the environment says so. Actions are recorded as the environment takes
+    them, with the bounds of its Box in `meta.extra`: who learns from them scales them to −1..1.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         self._success_of, self._images, self._size = success, images, image_size
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         fps = env.metadata.get("render_fps")
-        self._name, self._meta = name, meta or Meta(task=name, description=f"{name}.", fps=fps)
+        meta = meta or Meta(task=name, description=f"{name}.", fps=fps)
+        self._name, self._meta = name, replace(meta, extra={**action_bounds(env.action_space), **meta.extra})
         self._layout = self._choose_layout(env)
         self._capacity, self._episodes, self._unfinished = capacity, 0, 0
         self._writer: BackgroundWriter | None = None

@@ -14,6 +14,7 @@ from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig, RewardConfig, RewardModelConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.maniskill.tasks import unseen
+from referee.envs.tasks import plain_task
 from referee.episodes.collection import collecting
 from referee.errors import ConfigError
 from referee.models import Artifact, ModelSpec
@@ -163,7 +164,7 @@ def make_payment(
 def _warn_of_another_task(model: Artifact, *here: str) -> None:
     """Say where a model learned other tasks only: it may pay for anything. here: the task, by name and in words."""
     learned = model.provenance.get("tasks", [])
-    if learned and not set(learned) & set(here):
+    if learned and not {plain_task(each) for each in learned} & {plain_task(each) for each in here}:
         _log.warning(
             'the reward model learned "%s", but is to judge "%s": audit it on episodes of that before you trust it',
             '", "'.join(learned), here[-1],

@@ -18,6 +18,7 @@ from referee.config import Config, FrankaEnvConfig
 from referee.config.learning import ActorConfig, PolicyModelConfig, PPOConfig, SACConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.policies import demonstrations
+from referee.envs.tasks import task_key
 from referee.errors import ConfigError
 from referee.rewards import Alarm
 from referee.rl import bc, checkpoint
@@ -193,7 +194,8 @@ class Training:
             return False
         folder = checkpoint.find(Path(place))
         stored = checkpoint.load(folder)
-        checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
+        train = self.config.env.train
+        checkpoint.restore_policy(self.policy, stored, folder, task=train.task, key=task_key(train))
         self._change(self.config.actor.model)
         self.evaluate()
         console.print(f"starting from {folder}: {self.judged()}", soft_wrap=True)
@@ -386,8 +388,10 @@ class Training:
         folder = checkpoint.find(place)
         stored = checkpoint.load(folder)
         assert self.config.env.train is not None
-        checkpoint.restore_policy(self.policy, stored, folder, task=self.config.env.train.task)
+        train = self.config.env.train
+        checkpoint.restore_policy(self.policy, stored, folder, task=train.task, key=task_key(train))
         theirs, ours = stored.meta["env"], _env_settings(self.config)
+        ours.pop("id", None)  # the task has been compared
         different = [f"{name}={theirs[name]} (here {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
         if different:
             raise CheckpointError(f"{folder} was made with env.train.{', '.join(different)}: set the same to resume")
