@@ -100,6 +100,14 @@ class Restless(PointReach):
         return super().step(action)
 
 
+class Silent(PointReach):
+    """One whose info says nothing."""
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {}
+
+
+gym.register("PointSilent-v0", Silent, max_episode_steps=4)
 gym.register("PointReach-v0", PointReach, max_episode_steps=20)
 gym.register("PointCameras-v0", PointReach, max_episode_steps=20, kwargs={"cameras": True})
 gym.register("PointPixels-v0", PointPixels, max_episode_steps=20)

@@ -70,6 +70,36 @@ def test_named_cameras_are_recorded_listed_and_trained_on(capsys: pytest.Capture
     assert Artifact.open("reward/checkpoints/best_model").spec.cameras == ("wrist",)
 
 
+def collect(id: str, *more: str) -> int:
+    return main(["run", "gym_collect", f"env.eval.id=own_worlds:{id}", "runner.film=false", "runner.num_episodes=3",
+                 "env.eval.num_envs=2", "env.eval.num_processes=1", "env.eval.image_size=32",
+                 "env.eval.data_collection.save_dir=out", "runner.logger.log_path=log", *more])  # fmt: skip
+
+
+def test_recording_what_cannot_be_drawn_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """States alone are no data of a reward model: nobody finds that out after an hour of recording."""
+    assert collect("Undrawn-v0") == 2
+    error = capsys.readouterr().err
+    assert "draws no pictures (pygame is not installed)" in error and "env.*.images=module:function" in error
+    assert error.count("\n") == 1 and not Path("out").exists()
+    assert collect("Undrawn-v0", "env.eval.cameras=[]") == 0  # asked for
+    assert "next: referee train" not in capsys.readouterr().out
+    assert all(not episode.views() for episode in EpisodeStore(Path("out"), create=False))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_where_nothing_tells_success_no_label_is_invented(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, processes: int
+) -> None:
+    assert collect("PointSilent-v0", f"env.eval.num_processes={processes}") == 0
+    assert [episode.success for episode in EpisodeStore(Path("out"), create=False)] == [None] * 3
+    assert "next: referee train" not in capsys.readouterr().out
+    assert "its episodes have no labels: set env.*.success_key" in caplog.text
+    assert collect("PointReach-v0", "env.eval.data_collection.save_dir=told", "runner.logger.log_path=other") == 0
+    assert all(episode.success is not None for episode in EpisodeStore(Path("told"), create=False))
+    assert "next: referee train told" in capsys.readouterr().out
+
+
 def training(*more: str, id: str = POINT) -> Training:
     """A tiny RLPD in the point's world, made but not begun."""
     lines = [f"env.train.id={id}", "env.train.num_processes=1", "env.train.num_envs=2", "env.train.image_size=32",

@@ -37,8 +37,22 @@ def make_env(config: EnvConfig, folder: Path, source: str, device: InputDevice |
     """The environment that `config` describes; episodes say that they come from `source`. device: see `make_vec`."""
     if config.data_collection.enabled:
         _warn_of_unseen(config)
-    env = collecting(make_vec(config, device), config.data_collection, folder=folder, task=config.task, source=source)
+    world = make_vec(config, device)
+    if config.data_collection.enabled and not world.cameras and _wants_pictures(config):
+        world.close()
+        why = f" ({world.unwrapped.undrawn})" if world.unwrapped.undrawn else ""
+        draws = "name a function that draws (env.*.images=module:function), or " if hasattr(config, "images") else ""
+        raise ConfigError(
+            f"{config.task} draws no pictures{why}, and a reward model learns from nothing else: {draws}record states "
+            "alone with env.*.cameras=[]"
+        )
+    env = collecting(world, config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
+
+
+def _wants_pictures(config: EnvConfig) -> bool:
+    """Whether nobody has said that states alone are recorded."""
+    return getattr(config, "cameras", None) is None and config.data_collection.cameras is None
 
 
 def _warn_of_unseen(config: EnvConfig) -> None:

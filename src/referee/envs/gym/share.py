@@ -161,12 +161,14 @@ class Share(gym.Env[Any, np.ndarray]):
         self._slots = [_Slot(gym.make(spec, **{**mode, **kwargs, **limit})) for _ in self.ids]
         env = self._slots[0].env
         self.layout = Layout.of(env.observation_space, None if self._images else cameras, self.name)
+        self._undrawn = ""
         observation, _ = env.reset(seed=0)
         if self._images is not None:
             self.layout = self._own_cameras(env, cameras)
         elif RENDER in self.layout.cameras and (why := _cannot_draw(env)):
             if cameras is not None:
                 raise RefereeError(f"{self.name} draws no pictures ({why}): env.*.cameras may not name render")
+            self._undrawn = why
             self.layout = Layout(self.layout.state_keys, (), self.layout.image_keys)
         box = env.action_space
         if not isinstance(box, gym.spaces.Box) or len(box.shape) != 1:
@@ -182,16 +184,16 @@ class Share(gym.Env[Any, np.ndarray]):
         flags = gym.spaces.MultiBinary(count)
         self.observation_space = gym.spaces.Dict(
             states=real, rewards=gym.spaces.Box(-np.inf, np.inf, (count,), np.float64),
-            terminated=flags, truncated=flags, success=flags,
+            terminated=flags, truncated=flags, success=flags, told=flags,
         )  # fmt: skip
         self.action_space = gym.spaces.Box(-1.0, 1.0, (count, *box.shape), np.float32)
-        self._warned = False
 
     def facts(self) -> dict[str, Any]:
-        """What is the same in every share: names of cameras, the length of episodes, frames per second."""
+        """What is the same in every share: names of cameras (or why there are none), length of episodes, frame rate."""
         spec = self._slots[0].env.spec
         return {
             "cameras": self.layout.cameras,
+            "undrawn": self._undrawn,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
             "fps": self._slots[0].env.metadata.get("render_fps", 20),
         }
@@ -211,7 +213,8 @@ class Share(gym.Env[Any, np.ndarray]):
         for row, (slot, action) in enumerate(zip(self._slots, actions, strict=True)):
             reward, terminated, truncated, success = self._step(slot, action)
             out["states"][row] = self._state(slot)
-            out["rewards"][row], out["success"][row] = reward, success
+            out["rewards"][row] = reward
+            out["success"][row], out["told"][row] = bool(success), success is not None
             out["terminated"][row], out["truncated"][row] = terminated, truncated
         return out, 0.0, False, False, {}
 
@@ -240,10 +243,10 @@ class Share(gym.Env[Any, np.ndarray]):
         """Live episodes again, from their seeds and actions f64[n,T,a] of all environments; {id: (state, success)}."""
         out = {}
         for number, slot in zip(self.ids, self._slots, strict=True):
-            success = self._reset(slot, seeds[number])
+            success: bool | None = self._reset(slot, seeds[number])
             for action in actions[number, : lengths[number]]:
                 *_, success = self._step(slot, action)
-            out[number] = (self._state(slot), success)
+            out[number] = (self._state(slot), bool(success))
         return out
 
     def draw(self, ids: Sequence[int], final: bool) -> dict[int, np.ndarray]:
@@ -294,7 +297,8 @@ class Share(gym.Env[Any, np.ndarray]):
         slot.seed, slot.actions = seed, []
         return bool(self._success(info, False)) if self._success_key != "terminated" else False
 
-    def _step(self, slot: _Slot, action: np.ndarray) -> tuple[float, bool, bool, bool]:
+    def _step(self, slot: _Slot, action: np.ndarray) -> tuple[float, bool, bool, bool | None]:
+        """Reward, terminated, truncated, success; None where success is not told."""
         assert slot.actions is not None
         slot.actions.append(action.copy())
         action = action.astype(np.float64)
@@ -302,21 +306,12 @@ class Share(gym.Env[Any, np.ndarray]):
         dtype = slot.env.action_space.dtype
         slot.observation, reward, terminated, truncated, info = slot.env.step(scaled_action.astype(dtype))
         success = self._success(info, bool(terminated))
-        if success is None:
-            self._no_success(info)
-        return float(reward), bool(terminated), bool(truncated), bool(success)
-
-    def _no_success(self, info: Mapping[str, Any]) -> None:
-        if self._success_key is not None:
+        if success is None and self._success_key is not None:
             raise RefereeError(
                 f"{self.name}: info has no {self._success_key!r} (env.*.success_key), "
                 f"only {', '.join(info) or 'nothing'}"
             )
-        self._warned = True
-
-    def tells_success(self) -> bool:
-        """False once a step has told nothing about success."""
-        return not self._warned
+        return float(reward), bool(terminated), bool(truncated), success
 
     def _pictures(self, slot: _Slot) -> list[np.ndarray]:
         """uint8[H,W,3] of each camera, in their order."""
