@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, channels_last
+from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, as_rgb, large_states
 from referee.episodes.builder import EpisodeBuilder
 from referee.episodes.episode import Episode, EpisodeError, Meta, action_bounds
 from referee.episodes.recorder import Wanted
@@ -165,6 +165,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
             layout = Layout.of(space, None, self._name)
         except (TypeError, KeyError) as error:
             raise EpisodeError(f"{self._name}: observations of {space} cannot be recorded ({error})") from error
+        for words in large_states(space, layout):
+            _log.warning("%s: %s", self._name, words)
         if self._images == "observation" and not layout.image_keys:
             raise EpisodeError(f"{self._name} has no images in its observation: give images='render'")
         if self._images not in (None, "observation", "render", "none") and not callable(self._images):
@@ -215,11 +217,11 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(picture)
 
     def _scaled(self, name: str, picture: np.ndarray) -> np.ndarray:
-        if picture.ndim != 3 or 3 not in (picture.shape[0], picture.shape[-1]) or picture.dtype != np.uint8:
+        given, picture = picture, as_rgb(picture)
+        if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
             raise EpisodeError(
-                f"{self._name}: camera {name} gives {picture.dtype}{list(picture.shape)}, but uint8[H,W,3] is needed"
+                f"{self._name}: camera {name} gives {given.dtype}{list(given.shape)}, but uint8[H,W,3] is needed"
             )
-        picture = channels_last(picture)
         return picture if self._size is None else scaled(picture, self._size)
 
     def _advise(self, pictures: Mapping[str, np.ndarray]) -> None:

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from referee.envs.gym.env import find_spec
-from referee.envs.gym.share import Layout, channels_last
+from referee.envs.gym.share import Layout, as_rgb
 from referee.errors import MissingDependency, RefereeError
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
@@ -76,7 +76,7 @@ class PictureInfo(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, info
 
     def _sized(self, picture: Any) -> np.ndarray:
-        array = channels_last(np.asarray(picture))
+        array = as_rgb(np.asarray(picture))
         return array if self._size is None else scaled(array, self._size)
 
 

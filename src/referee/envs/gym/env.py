@@ -54,6 +54,8 @@ class GymVectorEnv(RefereeVectorEnv):
     def _declare(self, config: GymEnvConfig, spec: gym.envs.registration.EnvSpec, facts: Mapping[str, Any]) -> None:
         self.cameras = tuple(facts["cameras"])
         self.can_film, self.undrawn = bool(self.cameras), facts["undrawn"]
+        for words in facts["large_states"]:
+            _log.warning("%s: %s", spec.id, words)
         if not self.cameras and self.obs_mode != "state":
             why = f" ({self.undrawn})" if self.undrawn else ""
             raise RefereeError(
