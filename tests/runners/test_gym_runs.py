@@ -1,5 +1,6 @@
 """Somebody's Gymnasium environment through `referee run`: record, train a reward model, train a policy on it."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from rich.console import Console
 
 from referee.cli import main
 from referee.config import load
@@ -18,7 +20,9 @@ from referee.episodes.gym_recorder import GymRecorder
 from referee.errors import ConfigError, RefereeError
 from referee.models import Artifact
 from referee.rl import checkpoint
+from referee.runners.ending import tell
 from referee.runners.environments import _warn_of_another_task
+from referee.runners.train_policy import check
 from referee.runners.training import Training
 from referee.workers.learner import LearnerWorker
 
@@ -165,6 +169,39 @@ def test_a_task_is_the_same_with_and_without_its_module(tmp_path: Path, caplog: 
     assert not caplog.text
     _warn_of_another_task(model, "own_worlds:PointCameras-v0", "Move the point.")  # type: ignore[arg-type]
     assert "audit it on episodes" in caplog.text
+
+
+def test_play_films_an_id_of_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["play", "--task", POINT, "--episodes", "2", "--out", "film.gif"]
+    assert main([*words, "--policy", "my_policy:towards"]) == 0
+    assert "success" in capsys.readouterr().out and Path("film.gif").exists()
+    gym.make(POINT).close()  # registered by now
+    assert main(["play", "--task", "PointReach-v0", "--policy", "random", "--out", "film.gif"]) == 0
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "no scripted expert: set runner.policy=random (play: --policy random)" in capsys.readouterr().err
+    assert main(["play", "--task", "Undrawn-v0", "--policy", "random"]) == 2
+    assert capsys.readouterr().err.startswith("referee: Undrawn-v0: nothing draws it (pygame is not installed)")
+
+
+def test_advice_on_endings_can_be_followed_to_the_end() -> None:
+    """gym_rlpd_mlp lets success end episodes, so a reward model beside it needs a key, not one left out."""
+    lines = [f"env.train.id={POINT}", "reward.use_reward_model=true", "algorithm.demos.path=demos"]
+    with pytest.raises(ConfigError, match=r"set env\.train\.terminate_on_success=false, or say"):
+        check(load("gym_rlpd_mlp", lines).config)
+    lines.append("env.train.terminate_on_success=false")
+    with pytest.raises(ConfigError, match="set it to 1, or"):
+        check(load("gym_rlpd_mlp", lines).config)
+    check(load("gym_rlpd_mlp", [*lines, "env.train.success_hold_steps=1"]).config)
+
+
+def test_what_is_said_at_the_end_is_not_broken_into_lines_of_80() -> None:
+    run = training("runner.film=false", "algorithm.bc_warmup.episodes=0")
+    run.evaluate()
+    text = io.StringIO()
+    tell(run, Console(file=text, width=30))
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 4 and lines[0].endswith("after 0 steps") and lines[0].startswith(POINT)
 
 
 @pytest.mark.slow

@@ -20,18 +20,18 @@ from referee.sim.scene import CONTROL_HZ
 def tell(run: Training, console: Console) -> None:
     """What a person wants to know at the end, and pictures of it."""
     task, evaluated = run.config.env.train.task if run.config.env.train else "", len(run.outcomes) > 0
-    console.print(f"{task}: {run.judged()} after {run.steps:,} steps")
+    console.print(f"{task}: {run.judged()} after {run.steps:,} steps", soft_wrap=True)
     best = f", best {100 * run.best.success:.1f} %" if evaluated else ""
     chosen = run.best.success > WORST
     if isinstance(run.payment, TrendPayment):
         best = f", best pay of a step {run.best.success:.3f}" if chosen else ""
-    console.print(f"  {run.seconds / 60:.1f} minutes of training{best}")
+    console.print(f"  {run.seconds / 60:.1f} minutes of training{best}", soft_wrap=True)
     found: dict[str, Any] = {"steps": run.steps, "minutes": run.seconds / 60, "alarm": _alarm(run, console)}
     found["best"] = run.best.success if chosen else None
     summary = run.outcomes.summary() if evaluated else {}
     write_json(run.folder / "result.json", {**found, **_account(run, console), **summary})
     if run.config.runner.film and not run.eval_env.unwrapped.can_film:
-        console.print(f"  no film: {task} draws no pictures here")
+        console.print(f"  no film: {task} draws no pictures here", soft_wrap=True)
     elif run.config.runner.film:
         _film(run, f"{task} after {run.steps:,} steps")
         console.print(f"  film {run.folder / 'film.gif'}, strip {run.folder / 'strip.png'}", soft_wrap=True)
@@ -46,7 +46,7 @@ def _alarm(run: Training, console: Console) -> int | None:
         return None
     chose = " (and `best`, which it chose)" if run.best.success > WORST else ""
     if run.alarm.raised_at is None:
-        console.print(f"  alarm at step {run.alarm.first_at:,}, quiet since a better model took over")
+        console.print(f"  alarm at step {run.alarm.first_at:,}, quiet since a better model took over", soft_wrap=True)
     else:
         console.print(
             f"  [bold red]alarm at step {run.alarm.raised_at:,}[/bold red]: the reward model judged frames that "

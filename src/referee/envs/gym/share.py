@@ -301,7 +301,8 @@ class Share(gym.Env[Any, np.ndarray]):
             if number in ids and not final:
                 out[number] = self._pictures(slot)[0]
             elif number in ids:
-                out[number] = self._draw_last(slot)[0]
+                now = self._pictures(slot)[0]  # all frames of a film have one shape
+                out[number] = scaled(self._draw_last(slot)[0], (now.shape[0], now.shape[1]))
         return out
 
     # --- inside ---
