@@ -88,9 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     play = verbs.add_parser("play", help="film a policy")
     play.add_argument("checkpoint", type=Path, nargs="?", help="a trained policy: a run, or one of its checkpoints")
     play.add_argument(
-        "--task", default="PickCube", help="Reach, PushCube, PickCube, PegInsertion, or an id of ManiSkill's"
+        "--task", default="PickCube", help="Reach, PushCube, PickCube, PegInsertion, or an id of ManiSkill or Gymnasium"
     )
-    play.add_argument("--policy", default="expert", help="expert or random (default expert)")
+    play.add_argument("--policy", default="expert", help="expert, random or module:function (default expert)")
     play.add_argument("--noise", type=float, default=0.0, help="noise of the expert (default 0)")
     play.add_argument("--episodes", type=int, default=2)
     play.add_argument("--seed", type=int, default=0)

@@ -42,7 +42,7 @@ def _(result: Evaluated, console: Console) -> None:
     _line(console, f"  numbers {result.numbers}")
     if result.episodes is not None:
         _line(console, f"  episodes {result.recorded} in {result.episodes}")
-        if result.recorded and result.episodes.exists():
+        if result.trainable and result.episodes.exists():
             _line(console, after_collecting(result.episodes))
 
 

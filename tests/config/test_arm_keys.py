@@ -85,7 +85,9 @@ def test_who_pays_ends_episodes_unless_a_key_says_otherwise(
 
 def test_advice_on_endings_does_not_contradict_itself() -> None:
     paid = ["robot.driver=twin", "reward.use_reward_model=true"]
-    with pytest.raises(ConfigError, match=r"leave it out, or say reward\.terminate_on=truth"):
+    with pytest.raises(
+        ConfigError, match=r"set env\.train\.terminate_on_success=false, or say reward\.terminate_on=truth"
+    ):
         check(load(RLPD, [*paid, "env.train.terminate_on_success=true"]).config)
     with pytest.raises(ConfigError, match=r"set it to 1, or reward\.terminate_on=model$"):
         check(load(RLPD, [*paid, "reward.terminate_on=never"]).config)

@@ -74,6 +74,25 @@ class PointPixels(PointReach):
         return {"pixels": {"front": picture, "wrist": 255 - picture}, "agent_pos": self.point.copy()}
 
 
+class PointColours(PointReach):
+    """One whose pictures have an alpha channel, or are grey; and, if asked for, four grey ones on top of each other."""
+
+    def __init__(self, render_mode: str | None = None, stack: bool = False) -> None:
+        super().__init__(render_mode)
+        shapes = {"alpha": (SIZE, SIZE, 4), "grey": (SIZE, SIZE, 1)} | ({"stack": (4, SIZE, SIZE)} if stack else {})
+        spaces = {name: gym.spaces.Box(0, 255, shape, np.uint8) for name, shape in shapes.items()}
+        self.observation_space = gym.spaces.Dict({"point": gym.spaces.Box(-2, 2, (2,), np.float64), **spaces})
+
+    def _observation(self) -> dict[str, Any]:
+        picture = self.render()[:, ::2]
+        grey = picture[..., 1]
+        own = {
+            "point": self.point.copy(), "alpha": np.dstack([picture, np.full_like(grey, 7)]), "grey": grey[..., None],
+            "stack": np.stack([grey] * 4),
+        }  # fmt: skip
+        return {name: own[name] for name in self.observation_space.spaces}  # type: ignore[attr-defined]
+
+
 class Undrawn(PointReach):
     """One whose drawing needs a package that is not installed, as Gymnasium's own ones do without pygame."""
 
@@ -100,8 +119,17 @@ class Restless(PointReach):
         return super().step(action)
 
 
+class Silent(PointReach):
+    """One whose info says nothing."""
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {}
+
+
+gym.register("PointSilent-v0", Silent, max_episode_steps=4)
 gym.register("PointReach-v0", PointReach, max_episode_steps=20)
 gym.register("PointCameras-v0", PointReach, max_episode_steps=20, kwargs={"cameras": True})
+gym.register("PointColours-v0", PointColours, max_episode_steps=20)
 gym.register("PointPixels-v0", PointPixels, max_episode_steps=20)
 gym.register("Undrawn-v0", Undrawn, max_episode_steps=4)
 gym.register("Restless-v0", Restless, max_episode_steps=5)

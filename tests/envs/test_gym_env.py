@@ -65,6 +65,22 @@ def test_a_goal_observation_is_flattened_in_the_stated_order() -> None:
     assert env.true_states()[0, 2] == 2.0  # type: ignore[attr-defined]  # the middle of [0, 4]
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_pictures_with_alpha_and_grey_ones_are_cameras(processes: int) -> None:
+    env = point(2, "state+rgb", id="own_worlds:PointColours-v0", num_processes=processes)
+    assert env.cameras == ("alpha", "grey")
+    observation, _ = env.reset(seed=3)
+    assert observation["states"].shape == (2, 2)
+    colours, grey = observation["main_images"], observation["extra_view_images"][:, 0]
+    np.testing.assert_array_equal(grey, np.repeat(colours[..., 1:2], 3, axis=-1))
+    env.close()
+
+
+def test_what_looks_like_pictures_of_another_kind_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    point(1, id="own_worlds:PointColours-v0", kwargs={"stack": ArgumentConfig(value=True)}).close()
+    assert "PointColours-v0: stack is uint8[4, 48, 48], so it is no picture" in caplog.text
+
+
 def test_actions_are_scaled_to_the_bounds() -> None:
     env = point(1)
     before = env.reset(seed=3)[0]["states"][0]

@@ -1,5 +1,6 @@
 """Recording anybody's Gymnasium environment."""
 
+import json
 import logging
 import os
 import subprocess
@@ -11,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from referee.cli import main
+from referee.datasets.source import open_source
 from referee.episodes import EpisodeStore
 from referee.episodes.episode import EpisodeError, Meta
 from referee.episodes.gym_recorder import GymRecorder
@@ -89,6 +92,37 @@ def test_named_cameras_keep_their_names(tmp_path: Path) -> None:
         main, extra = episode.observations["main_images"], episode.observations["extra_view_images"]
         assert extra.shape == (21, 1, 24, 24, 3)
         np.testing.assert_allclose(main.astype(int) + extra[:, 0], 255, atol=1)
+
+
+def test_pictures_with_alpha_and_grey_ones_are_cameras(tmp_path: Path) -> None:
+    """They are pictures, not 11,522 states: alpha is dropped, grey is drawn in three equal colours."""
+    play(GymRecorder(gym.make("PointColours-v0"), tmp_path), 1)
+    episode = next(iter(EpisodeStore(tmp_path)))
+    assert episode.meta.cameras == ("alpha", "grey") and episode.observations["states"].shape == (21, 2)
+    colours, grey = episode.view("alpha"), episode.view("grey")
+    assert colours.shape == grey.shape == (21, 48, 48, 3)
+    np.testing.assert_array_equal(grey, np.repeat(colours[..., 1:2], 3, axis=-1))
+
+
+def test_what_looks_like_pictures_of_another_kind_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        play(GymRecorder(gym.make("PointColours-v0", stack=True), tmp_path), 1)
+    assert "stack is uint8[4, 48, 48], so it is no picture" in caplog.text and "9,216 state entries" in caplog.text
+    assert next(iter(EpisodeStore(tmp_path))).observations["states"].shape == (21, 2 + 9216)
+
+
+def test_named_cameras_are_exported_to_lerobot_under_their_names(tmp_path: Path) -> None:
+    play(GymRecorder(gym.make("PointCameras-v0"), tmp_path / "store", image_size=24))
+    assert main(["episodes", "convert", str(tmp_path / "store"), str(tmp_path / "out"), "--format", "lerobot"]) == 0
+    features = json.loads((tmp_path / "out/meta/info.json").read_text())["features"]
+    cameras = {name: feature["shape"] for name, feature in features.items() if "images" in name}
+    assert cameras == {"observation.images.top": [24, 24, 3], "observation.images.wrist": [24, 24, 3]}
+    source, exported = EpisodeStore(tmp_path / "store"), list(open_source(tmp_path / "out"))
+    for before, after in zip(source, exported, strict=True):
+        assert after.meta.cameras == ("top", "wrist")
+        np.testing.assert_array_equal(after.view("wrist"), before.view("wrist"))
 
 
 def test_success_by_key_and_by_function(tmp_path: Path) -> None:

@@ -98,5 +98,11 @@ def test_a_run_whose_environment_cannot_draw_ends_without_a_film(
     small = ["actor.global_batch_size=8", "actor.model.hidden_dims=[8]", "runner.eval_episodes=2"]
     words = ["env.train.id=own_worlds:Undrawn-v0", f"runner.logger.log_path={tmp_path / 'run'}", *sizes, *small]
     assert main(["run", "gym_ppo_mlp", *words]) == 0
-    assert "no film: own_worlds:Undrawn-v0 draws no pictures here" in " ".join(capsys.readouterr().out.split())
+    assert "no film: own_worlds:Undrawn-v0 draws no pictures here" in capsys.readouterr().out
+    assert main(["play", str(tmp_path / "run"), "--out", str(tmp_path / "film.gif")]) == 2
+    line = capsys.readouterr().err
+    assert line == (
+        "referee: Undrawn-v0: nothing draws it (pygame is not installed), so there is no film: referee eval measures "
+        "its success without a film\n"
+    )
     assert (tmp_path / "run" / "result.json").exists() and not (tmp_path / "run" / "film.gif").exists()

@@ -65,6 +65,10 @@ def with_cameras() -> gym.Env[Any, Any]:
     return gym.make("PointCameras-v0")
 
 
+def with_colours() -> gym.Env[Any, Any]:
+    return gym.make("PointColours-v0")
+
+
 def two_views(env: gym.Env[Any, Any]) -> dict[str, np.ndarray]:
     return {"left": env.render()[:, :48], "whole": env.render()}
 
@@ -75,9 +79,10 @@ def two_views(env: gym.Env[Any, Any]) -> dict[str, np.ndarray]:
         (rendered, ("render",), None),
         (with_cameras, ("top", "wrist"), None),
         (with_cameras, ("wrist",), None),
+        (with_colours, ("grey", "alpha"), None),
         (rendered, ("whole", "left"), two_views),
     ],
-    ids=["render", "cameras of the observation", "one of them, channels first", "a function"],
+    ids=["render", "cameras of the observation", "one of them, channels first", "grey, and with alpha", "a function"],
 )
 def test_a_recorded_frame_and_the_same_frame_online_have_the_same_score(
     tmp_path: Path, make: Callable[[], gym.Env[Any, Any]], cameras: tuple[str, ...], images: Any

@@ -42,6 +42,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
       that the observation `i` shows; the truth of a final state is in `info["final_info"]["success"][i]`.
     * `reset(options={"reset_mask": bool[N]})` begins anew there alone; with `"terminated": True` beside it, whoever
       watches (a recorder) knows that these episodes have ended, and were not given up.
+    * Where a world says nothing of success, `success` is false, and `info["final_info"]["_success"][i]` is false at the
+      end of the episode: a recorder leaves its labels out.
     * Rewards, by contrast, belong to the transition and are never those of the next episode.
     * Same seed, same actions: the same bits, whatever the number of threads or of other environments.
     """
@@ -57,6 +59,8 @@ class RefereeVectorEnv(gym.vector.VectorEnv[Observation, np.ndarray, np.ndarray]
     """How many leading entries of `states` the robot measures itself: all that a policy on a real arm could know."""
     can_film: bool = True
     """Whether `render_film` gives pictures."""
+    undrawn: str = ""
+    """Why it draws nothing, where there are no cameras and somebody could do something about it."""
     tell_progress: bool = False
     """Set it to get `info["progress"]` f32[n] too, where the world knows how far a state is, in 0..1."""
     step_signals: tuple[str, ...] = ()

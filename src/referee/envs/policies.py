@@ -65,7 +65,8 @@ def make_policy(env: RefereeVectorEnv, name: str, *, noise: float = 0.0, miss: f
         return ManiSkillExpert(world, noise=noise, miss=miss, seed=seed)
     if not isinstance(world, PandaVectorEnv):
         raise RefereeError(
-            "this environment has no scripted expert: set runner.policy=random, or module:function of your own"
+            "this environment has no scripted expert: set runner.policy=random (play: --policy random), or "
+            "module:function of your own"
         )
     return Expert(world, noise=noise, miss=miss, seed=seed)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from referee.config.collection import DataCollectionConfig
 from referee.envs.contract import RefereeVectorEnv
-from referee.episodes.episode import EpisodeError, Meta
+from referee.episodes.episode import EpisodeError, Meta, action_bounds
 from referee.episodes.recorder import Recorder, Wanted
 from referee.episodes.store import EpisodeStore, adding_to
 from referee.episodes.writer import Sink
@@ -30,7 +30,13 @@ def collecting(
     return Recorder(
         env,
         _recording_into(place(config, folder), config),
-        meta=Meta(task=task, source=source, rank=rank, fps=env.metadata.get("render_fps")),
+        meta=Meta(
+            task=task,
+            source=source,
+            rank=rank,
+            fps=env.metadata.get("render_fps"),
+            extra=action_bounds(env.single_action_space),
+        ),
         wanted=Wanted(config.only_success, config.target_success, config.target_failure),
         cameras=config.cameras,
         capacity=config.queue_size,

@@ -24,6 +24,8 @@ INTERVENED = "intervened"
 """Whether a person's action led to a state; an episode's actions are those that were really taken."""
 HELD = "held"
 """Whether the arm had to hold on the way to a state, or something about it is not known."""
+ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
+"""In `Meta.extra`: the bounds of the actions, one number per entry, in the units of the environment that took them."""
 
 
 class EpisodeError(RefereeError):
@@ -74,6 +76,14 @@ class Meta:
         mine["cameras"] = tuple(str(name) for name in mine.get("cameras", ()))
         mine["extra"] = {**mine.get("extra", {}), **strange}
         return cls(**mine)
+
+
+def action_bounds(space: Any) -> dict[str, Any]:
+    """The bounds of a Box of actions for `Meta.extra`; nothing of other spaces, and of a Box without bounds."""
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if low is None or high is None or not np.isfinite([low, high]).all():
+        return {}
+    return {ACTION_LOW: low.reshape(-1).tolist(), ACTION_HIGH: high.reshape(-1).tolist()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, channels_last
+from referee.envs.gym.share import RENDER, SUCCESS_KEYS, Layout, as_rgb, large_states
 from referee.episodes.builder import EpisodeBuilder
-from referee.episodes.episode import Episode, EpisodeError, Meta
+from referee.episodes.episode import Episode, EpisodeError, Meta, action_bounds
 from referee.episodes.recorder import Wanted
 from referee.episodes.store import adding_to
 from referee.episodes.writer import BackgroundWriter, Sink
@@ -36,7 +36,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
 
     An episode is kept when it ends. What is no image becomes `states`, flattened (a goal observation in the order
     observation, achieved_goal, desired_goal). Images are cameras under their names, the first one is the main one.
-    The state after a reset is no success unless the environment says so.
+    The state after a reset is no success unless the environment says so. Actions are recorded as the environment takes
+    them, with the bounds of its Box in `meta.extra`: who learns from them scales them to −1..1.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         self._success_of, self._images, self._size = success, images, image_size
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         fps = env.metadata.get("render_fps")
-        self._name, self._meta = name, meta or Meta(task=name, description=f"{name}.", fps=fps)
+        meta = meta or Meta(task=name, description=f"{name}.", fps=fps)
+        self._name, self._meta = name, replace(meta, extra={**action_bounds(env.action_space), **meta.extra})
         self._layout = self._choose_layout(env)
         self._capacity, self._episodes, self._unfinished = capacity, 0, 0
         self._writer: BackgroundWriter | None = None
@@ -163,6 +165,8 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
             layout = Layout.of(space, None, self._name)
         except (TypeError, KeyError) as error:
             raise EpisodeError(f"{self._name}: observations of {space} cannot be recorded ({error})") from error
+        for words in large_states(space, layout):
+            _log.warning("%s: %s", self._name, words)
         if self._images == "observation" and not layout.image_keys:
             raise EpisodeError(f"{self._name} has no images in its observation: give images='render'")
         if self._images not in (None, "observation", "render", "none") and not callable(self._images):
@@ -213,11 +217,11 @@ class GymRecorder(gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(picture)
 
     def _scaled(self, name: str, picture: np.ndarray) -> np.ndarray:
-        if picture.ndim != 3 or 3 not in (picture.shape[0], picture.shape[-1]) or picture.dtype != np.uint8:
+        given, picture = picture, as_rgb(picture)
+        if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
             raise EpisodeError(
-                f"{self._name}: camera {name} gives {picture.dtype}{list(picture.shape)}, but uint8[H,W,3] is needed"
+                f"{self._name}: camera {name} gives {given.dtype}{list(given.shape)}, but uint8[H,W,3] is needed"
             )
-        picture = channels_last(picture)
         return picture if self._size is None else scaled(picture, self._size)
 
     def _advise(self, pictures: Mapping[str, np.ndarray]) -> None:

@@ -92,6 +92,8 @@ class Recorder(EnvWrapper):
         self._open: Callable[[], Sink] = sink if callable(sink) else adding_to(sink)
         self._capacity = capacity or env.num_envs
         self._writer: BackgroundWriter | None = None
+        self.labelled = 0
+        """Episodes kept of which the world said what is a success."""
         self._steps = np.zeros(env.num_envs, np.int64)
         self._live = np.zeros(env.num_envs, bool)
         self._resumed = False
@@ -194,7 +196,7 @@ class Recorder(EnvWrapper):
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             self._put_states(ended, self._seen_last(ended, info), _truth(info["final_info"], ended))
-            self._keep(ended[self._live[ended]])
+            self._keep(ended[self._live[ended]], info["final_info"].get("_success"))
             self._begin(ended, now, info)
 
     def _begin(self, ids: np.ndarray, observation: Observation, info: dict[str, Any]) -> None:
@@ -209,8 +211,11 @@ class Recorder(EnvWrapper):
         """Who moved the arm here, where that may be somebody else than the policy; nobody, if nothing is told."""
         return {f"signals/{name}": step_signal(name, info, self.num_envs) for name in self.env.step_signals}
 
-    def _keep(self, ids: np.ndarray) -> None:
-        """Hand over the episodes of the environments `ids` that are wanted, copied several at a time."""
+    def _keep(self, ids: np.ndarray, told: np.ndarray | None = None) -> None:
+        """Hand over the episodes of the environments `ids` that are wanted, copied several at a time.
+
+        told: bool[n], whether the world said what is a success in them; None: it did.
+        """
         arrays, lengths = self._arrays, self._steps.tolist()
         if self._left is not None:
             ids = ids[self._left[ids] > 0]
@@ -221,6 +226,10 @@ class Recorder(EnvWrapper):
             copied = {name: array[some, : longest + 1] for name, array in arrays.items()}
             for place, i in enumerate(some):
                 rows = {name: array[place, : lengths[i] + (name not in STEPS)] for name, array in copied.items()}
+                if told is not None and not told[i]:
+                    del rows["success"]
+                else:
+                    self.labelled += 1
                 writer = self._open_writer()
                 meta = replace(self._meta, env=i, episode=int(self._episodes[i]))
                 self._episodes[i] += 1

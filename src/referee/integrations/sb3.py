@@ -20,12 +20,12 @@ import gymnasium as gym
 import numpy as np
 
 from referee.envs.gym.env import find_spec
-from referee.envs.gym.share import Layout, channels_last
+from referee.envs.gym.share import Layout, as_rgb
 from referee.errors import MissingDependency, RefereeError
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
 from referee.pictures import scaled
-from referee.refine.labellers import LABELLERS, Labeller
+from referee.refine.labellers import LABELLERS, Labeller, Truth
 from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards.alarm import Alarm
 from referee.rewards.env_pictures import fitted
@@ -76,7 +76,7 @@ class PictureInfo(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, info
 
     def _sized(self, picture: Any) -> np.ndarray:
-        array = channels_last(np.asarray(picture))
+        array = as_rgb(np.asarray(picture))
         return array if self._size is None else scaled(array, self._size)
 
 
@@ -232,6 +232,7 @@ class RefereeCallback(BaseCallback):
             options = RefineOptions(budget=budget, ask=ask, seed=seed)
             place = None if data is None else Path(data)
             self.refiner = Refiner(artifact, Path(refine_in), who, options, mode=env.scorer.rules.mode, data=place)
+        self._asks_truth = self.refiner is not None and isinstance(self.refiner.labeller, Truth)
         self.swaps: list[int] = []
         """Steps at which a better model took over."""
         self._looked_at = 0
@@ -239,8 +240,13 @@ class RefereeCallback(BaseCallback):
 
     def _on_step(self) -> bool:
         for done, info in zip(self.locals["dones"], self.locals["infos"], strict=True):
+            truth = truth_of(info)
+            if self._asks_truth and PROBABILITY in info and truth is None:
+                raise RefereeError(
+                    "labeller='truth' needs to be told, but info has neither success nor is_success: give success= to "
+                    "make_vec_env, or labeller='terminal' or 'log'"
+                )
             if done and SUCCESS in info:
-                truth = truth_of(info)
                 self._episodes.append((info[SUCCESS], None if truth is None else bool(truth)))
         if self.num_timesteps - self._looked_at >= self._interval:
             self._looked_at = self.num_timesteps

@@ -13,6 +13,7 @@ import numpy as np
 
 from referee.config import Config, FrankaEnvConfig
 from referee.config.learning import SACConfig
+from referee.envs.tasks import task_key
 from referee.learn.callbacks import Callback
 from referee.learn.evaluation import Best
 from referee.learn.memory import MemoryFiles
@@ -100,8 +101,10 @@ class Checkpoints(Callback):
         stored = checkpoint.load(folder)
         config = trainer.config
         assert config.env.train is not None
-        checkpoint.restore_policy(trainer.policy, stored, folder, task=config.env.train.task)
+        train = config.env.train
+        checkpoint.restore_policy(trainer.policy, stored, folder, task=train.task, key=task_key(train))
         theirs, ours = stored.meta["env"], _env_settings(config)
+        ours.pop("id", None)  # the task has been compared
         different = [f"{name}={theirs[name]} (here {ours[name]})" for name in ours if theirs.get(name) != ours[name]]
         if different:
             raise CheckpointError(f"{folder} was made with env.train.{', '.join(different)}: set the same to resume")

@@ -73,7 +73,7 @@ def _check_endings(config: Config, train: EnvConfig) -> None:
     if reward.use_reward_model and train.terminate_on_success and reward.terminate_on != "truth":
         raise ConfigError(
             "env.train.terminate_on_success=true lets the truth end episodes beside a reward model: "
-            "leave it out, or say reward.terminate_on=truth"
+            "set env.train.terminate_on_success=false, or say reward.terminate_on=truth"
         )
     if reward.use_reward_model and reward.terminate_on == "truth" and not train.terminate_on_success:
         raise ConfigError("reward.terminate_on=truth needs env.train.terminate_on_success=true")

@@ -13,7 +13,9 @@ from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import EnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
 from referee.envs.maniskill.tasks import unseen
+from referee.envs.tasks import plain_task
 from referee.episodes.collection import collecting
+from referee.errors import ConfigError
 from referee.models import Artifact
 from referee.rl.encoded import EncodedEnv
 from referee.robots.spacemouse import InputDevice
@@ -25,8 +27,22 @@ def make_env(config: EnvConfig, folder: Path, source: str, device: InputDevice |
     """The environment that `config` describes; episodes say that they come from `source`. device: see `make_vec`."""
     if config.data_collection.enabled:
         _warn_of_unseen(config)
-    env = collecting(make_vec(config, device), config.data_collection, folder=folder, task=config.task, source=source)
+    world = make_vec(config, device)
+    if config.data_collection.enabled and not world.cameras and _wants_pictures(config):
+        world.close()
+        why = f" ({world.unwrapped.undrawn})" if world.unwrapped.undrawn else ""
+        draws = "name a function that draws (env.*.images=module:function), or " if hasattr(config, "images") else ""
+        raise ConfigError(
+            f"{config.task} draws no pictures{why}, and a reward model learns from nothing else: {draws}record states "
+            "alone with env.*.cameras=[]"
+        )
+    env = collecting(world, config.data_collection, folder=folder, task=config.task, source=source)
     return env if config.encoder is None else EncodedEnv(env, Artifact.open(config.encoder))
+
+
+def _wants_pictures(config: EnvConfig) -> bool:
+    """Whether nobody has said that states alone are recorded."""
+    return getattr(config, "cameras", None) is None and config.data_collection.cameras is None
 
 
 def _warn_of_unseen(config: EnvConfig) -> None:
@@ -75,7 +91,7 @@ def warn_of_reward(config: Config) -> None:
 def warn_of_another_task(model: Artifact, *here: str) -> None:
     """Say where a model learned other tasks only: it may pay for anything. here: the task, by name and in words."""
     learned = model.provenance.get("tasks", [])
-    if learned and not set(learned) & set(here):
+    if learned and not {plain_task(each) for each in learned} & {plain_task(each) for each in here}:
         _log.warning(
             'the reward model learned "%s", but is to judge "%s": audit it on episodes of that before you trust it',
             '", "'.join(learned), here[-1],

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from referee.config import Config
+from referee.config.gym import GymEnvConfig
 from referee.config.learning import DemosConfig, SACConfig
+from referee.config.schema import EnvConfig
 from referee.datasets.source import open_source
 from referee.envs.contract import RefereeVectorEnv, split_views
+from referee.envs.tasks import same_task, task_key
 from referee.episodes import Episode
-from referee.episodes.episode import HELD
+from referee.episodes.episode import ACTION_HIGH, ACTION_LOW, HELD
 from referee.errors import ConfigError, RefereeError
 from referee.rewards import rules
 from referee.rewards.source import RewardSource
@@ -24,6 +29,7 @@ from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
 from referee.rl.sac import SAC, Memory
 
+_log = logging.getLogger(__name__)
 SPARE = 0.5
 """Of the free memory that pictures may fill, where nobody says how much."""
 
@@ -54,7 +60,8 @@ def make_memory(
     main = replay(env.num_envs, algorithm.replay.capacity, shown=False)
     demos = None
     if algorithm.demos.path is not None:
-        episodes = read_demos(algorithm.demos, env, spec, task=config.env.train.task if config.env.train else "")
+        assert config.env.train is not None
+        episodes = read_demos(algorithm.demos, env, spec, config.env.train)
         total = sum(len(episode) + 1 for episode in episodes)
         room = algorithm.replay.capacity // 4  # for what people will show on the way
         demos = replay(1, total + room, shown=True)
@@ -138,8 +145,8 @@ def available_memory() -> float:
 # --- demonstrations ---
 
 
-def read_demos(config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, *, task: str) -> list[Episode]:
-    """The episodes that are shown, each of this task and for this policy."""
+def read_demos(config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, world: EnvConfig) -> list[Episode]:
+    """The episodes that are shown, each of this task and for this policy, with actions in −1..1."""
     assert config.path is not None
     try:
         source = open_source(Path(config.path))
@@ -149,9 +156,33 @@ def read_demos(config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, *, 
     if not found:
         which = " that end in success (algorithm.demos.only_success)" if config.only_success else ""
         raise ConfigError(f"algorithm.demos.path={config.path} holds no episodes{which}: record some first")
-    for episode in found:
-        _check(episode, config, env, spec, task)
-    return found
+    if isinstance(world, GymEnvConfig) and (silent := [each.meta.id for each in found if not bounds_of(each)]):
+        _log.warning(
+            "algorithm.demos.path=%s: %d of %d episodes do not tell the bounds of their actions (%s, …), so they are "
+            "taken to be in -1..1, as those of referee run; record with GymRecorder, which keeps the bounds",
+            config.path, len(silent), len(found), silent[0],
+        )  # fmt: skip
+    return [_check(scaled_actions(episode), config, env, spec, world) for episode in found]
+
+
+def bounds_of(episode: Episode) -> tuple[np.ndarray, np.ndarray] | None:
+    """The bounds of the environment's own actions, f64[a] each; None where actions are in −1..1, or nobody knows."""
+    bounds = [episode.meta.extra.get(name) for name in (ACTION_LOW, ACTION_HIGH)]
+    if any(bound is None for bound in bounds):
+        return None
+    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in bounds)
+    return (low, high) if len(low) == len(high) == episode.actions.shape[1] else None
+
+
+def scaled_actions(episode: Episode) -> Episode:
+    """The same with its actions in −1..1, where it tells the bounds that they lie in."""
+    bounds = bounds_of(episode)
+    if bounds is None or ((bounds[0] == -1).all() and (bounds[1] == 1).all()):
+        return episode
+    low, high = bounds
+    width = np.where(high > low, high - low, 1.0)
+    actions = np.where(high > low, 2 * (episode.actions - low) / width - 1, 0.0)
+    return replace(episode, actions=actions.astype(np.float32))
 
 
 def _chosen(source: object, config: DemosConfig) -> Iterator[Episode]:
@@ -165,23 +196,32 @@ def _chosen(source: object, config: DemosConfig) -> Iterator[Episode]:
         yield episode
 
 
-def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, task: str) -> None:
+def _check(episode: Episode, config: DemosConfig, env: RefereeVectorEnv, spec: PolicySpec, world: EnvConfig) -> Episode:
+    """The episode, if it fits."""
     where = f"algorithm.demos.path={config.path}: episode {episode.meta.id}"
-    if episode.meta.task and episode.meta.task != task:
-        raise ConfigError(f"{where} is of task {episode.meta.task}, but env.train.task is {task}")
+    if episode.meta.task and not same_task(episode.meta.task, world.task):
+        raise ConfigError(f"{where} is of task {episode.meta.task}, but {task_key(world)} is {world.task}")
     if episode.actions.shape[1] != spec.action_size:
         raise ConfigError(
             f"{where} has actions of {episode.actions.shape[1]} numbers, but this environment takes "
-            f"{spec.action_size}: record with the same control_mode"
+            f"{spec.action_size}: {_as_here(world)}"
         )
     if np.abs(episode.actions).max() > 1 + 1e-5:
-        raise ConfigError(f"{where} has actions beyond -1..1, which this environment does not take")
+        raise ConfigError(f"{where} has actions beyond -1..1, which this environment does not take: {_as_here(world)}")
     states = episode.observations.get("states")
     if isinstance(env, EncodedEnv):
-        return  # what it sees is made of its pictures
+        return episode  # what it sees is made of its pictures
     if spec.state_size and (states is None or states.shape[1] != spec.state_size):
         has = "none" if states is None else f"those of {states.shape[1]} numbers"
         raise ConfigError(f"{where} must hold states of {spec.state_size} numbers, but it has {has}")
+    return episode
+
+
+def _as_here(world: EnvConfig) -> str:
+    """How to record demonstrations whose actions fit."""
+    if isinstance(world, GymEnvConfig):
+        return f"record them in {world.task} with referee run gym_collect, or with GymRecorder around it"
+    return "record with the same control_mode" if hasattr(world, "control_mode") else "record them in this environment"
 
 
 def _show(

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from referee.config.learning import ActorConfig, PolicyModelConfig
 from referee.envs.policies import demonstrations
+from referee.envs.tasks import task_key
 from referee.errors import ConfigError
 from referee.rl import bc, checkpoint
 from referee.rl.policy import Policy, Tensors
@@ -61,7 +62,8 @@ def _take_over(trainer: Trainer, console: Console) -> bool:
         return False
     folder = checkpoint.find(Path(place))
     stored = checkpoint.load(folder)
-    checkpoint.restore_policy(trainer.policy, stored, folder, task=config.env.train.task)
+    train = config.env.train
+    checkpoint.restore_policy(trainer.policy, stored, folder, task=train.task, key=task_key(train))
     _change(trainer, config.actor.model)
     trainer.evaluate()
     console.print(f"starting from {folder}: {trainer.evaluation.summary()}", soft_wrap=True)

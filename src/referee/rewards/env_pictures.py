@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from referee.envs.contract import IMAGES, RefereeVectorEnv
-from referee.envs.gym.share import flat, is_image
+from referee.envs.gym.share import as_rgb, flat, is_image
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
@@ -127,12 +127,12 @@ class EnvPictures:
 
 
 def fitted(images: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
-    """Pictures [n,(V,)H,W,3] with their channels last, scaled to (height, width) as a recorder scales them.
+    """Pictures [n,(V,)H,W,3] in colours, with their channels last, scaled to (height, width) as a recorder scales them.
 
     What is not uint8, and all where `size` is None, is left as large as it is.
     """
-    if images.ndim == 4 and images.shape[-1] != 3 and images.shape[1] == 3:
-        images = np.moveaxis(images, 1, -1)
+    if images.ndim in (4, 5):
+        images = as_rgb(images)
     if size is None or images.dtype != np.uint8 or images.ndim not in (4, 5) or images.shape[-3:-1] == size:
         return images
     if images.shape[-1] != 3 or not images.size:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from referee import checksums, files
+from referee.envs.tasks import same_task
 from referee.errors import RefereeError
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import AnyPolicy, make_policy
@@ -145,11 +146,13 @@ def load_policy(folder: Path) -> tuple[AnyPolicy, dict[str, Any]]:
     return policy.eval(), checkpoint.meta
 
 
-def restore_policy(policy: AnyPolicy, checkpoint: Checkpoint, folder: Path, *, task: str) -> None:
-    """Put a checkpoint's weights into `policy`; refuse those of another task or network."""
-    theirs, ours = checkpoint.meta.get("task"), task
-    if theirs != ours:
-        raise CheckpointError(f"{folder} was trained on {theirs}, this run is on {ours}: set env.train.task={theirs}")
+def restore_policy(
+    policy: AnyPolicy, checkpoint: Checkpoint, folder: Path, *, task: str, key: str = "env.train.task"
+) -> None:
+    """Put a checkpoint's weights into `policy`; refuse those of another task or network. key: that chooses the task."""
+    theirs = checkpoint.meta.get("task")
+    if not isinstance(theirs, str) or not same_task(theirs, task):
+        raise CheckpointError(f"{folder} was trained on {theirs}, this run is on {task}: set {key}={theirs}")
     spec = policy_spec(checkpoint.meta, folder)
     if spec != policy.spec:
         different = [

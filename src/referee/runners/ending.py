@@ -35,18 +35,18 @@ def write_summary(run: Trainer, console: Console) -> None:
     """What a person wants to know at the end, and pictures of it."""
     evaluation = run.evaluation
     task, evaluated = run.config.env.train.task if run.config.env.train else "", len(evaluation.outcomes) > 0
-    console.print(f"{task}: {evaluation.summary()} after {run.steps:,} steps")
+    console.print(f"{task}: {evaluation.summary()} after {run.steps:,} steps", soft_wrap=True)
     best = f", best {100 * evaluation.best.success:.1f} %" if evaluated else ""
     chosen = evaluation.best.success > WORST
     if run.reward.learned and not run.reward.says_success:
         best = f", best pay of a step {evaluation.best.success:.3f}" if chosen else ""
-    console.print(f"  {run.seconds / 60:.1f} minutes of training{best}")
+    console.print(f"  {run.seconds / 60:.1f} minutes of training{best}", soft_wrap=True)
     result: dict[str, Any] = {"steps": run.steps, "minutes": run.seconds / 60, "alarm": _alarm(run, console)}
     result["best"] = evaluation.best.success if chosen else None
     summary = evaluation.outcomes.summary() if evaluated else {}
     write_json(run.folder / "result.json", {**result, **_account(run, console), **summary})
     if run.config.runner.film and not evaluation.env.unwrapped.can_film:
-        console.print(f"  no film: {task} draws no pictures here")
+        console.print(f"  no film: {task} draws no pictures here", soft_wrap=True)
     elif run.config.runner.film:
         _film(run, f"{task} after {run.steps:,} steps")
         console.print(f"  film {run.folder / 'film.gif'}, strip {run.folder / 'strip.png'}", soft_wrap=True)
@@ -61,7 +61,7 @@ def _alarm(run: Trainer, console: Console) -> int | None:
         return None
     chose = " (and `best`, which it chose)" if run.evaluation.best.success > WORST else ""
     if run.alarm.raised_at is None:
-        console.print(f"  alarm at step {run.alarm.first_at:,}, quiet since a better model took over")
+        console.print(f"  alarm at step {run.alarm.first_at:,}, quiet since a better model took over", soft_wrap=True)
     else:
         console.print(
             f"  [bold red]alarm at step {run.alarm.raised_at:,}[/bold red]: the reward model judged frames that "

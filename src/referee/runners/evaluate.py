@@ -33,6 +33,8 @@ class Evaluated:
     """Episodes that were written to `episodes`."""
     episodes: Path | None
     """None where nothing was recorded."""
+    trainable: bool = True
+    """Whether a reward model can learn from them: they have pictures and labels."""
 
 
 @locks_folder
@@ -72,4 +74,5 @@ def evaluate(loaded: Loaded) -> Evaluated:
         film=None if film is None else folder / "film.gif",
         recorded=0 if recorder is None else recorder.written,
         episodes=None if recorder is None else place(env_config.data_collection, folder),
+        trainable=recorder is not None and bool(recorder.recorded_cameras) and recorder.labelled > 0,
     )

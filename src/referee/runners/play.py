@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+from referee.config.gym import GymEnvConfig
 from referee.config.maniskill import ManiSkillEnvConfig
 from referee.config.schema import PandaEnvConfig
 from referee.envs import RefereeVectorEnv, make_vec
+from referee.envs.gym.env import find_spec
 from referee.envs.policies import make_policy
 from referee.errors import RefereeError
 from referee.learn.roll_out import FilmMaker, roll_out
@@ -43,21 +46,35 @@ def play(
     if trained is not None:
         env: RefereeVectorEnv
         env, actor = bring_back(trained, episodes)
+        _check_film(env, "referee eval measures its success without a film")
         film = FilmMaker(env, episodes, pixels=pixels)
         outcomes = roll_out(env, actor, episodes, seed=seed, watch=film, observe=actor.see)
     else:
         env = make_vec(_stage(task, episodes))
-        film = FilmMaker(env, episodes, pixels=pixels)
-        outcomes = roll_out(env, make_policy(env, policy, noise=noise, seed=seed), episodes, seed=seed, watch=film)
+        _check_film(env, "give another --task")
+        film, chosen = FilmMaker(env, episodes, pixels=pixels), make_policy(env, policy, noise=noise, seed=seed)
+        observe = getattr(chosen, "see", None)
+        outcomes = roll_out(env, chosen, episodes, seed=seed, watch=film, observe=observe)
     save_gif(out, film.frames())
     env.close()
     return outcomes.rate()
 
 
-def _stage(task: str, episodes: int) -> PandaEnvConfig | ManiSkillEnvConfig:
-    """The world of a task: ManiSkill's ids end with a version, the names of the embedded Panda's do not."""
+def _check_film(env: RefereeVectorEnv, fix: str) -> None:
+    """One line where nothing can be filmed."""
+    world = env.unwrapped
+    if not world.can_film:
+        env.close()
+        why = f" ({world.undrawn})" if world.undrawn else ""
+        raise RefereeError(f"{world.task_description.rstrip('.')}: nothing draws it{why}, so there is no film: {fix}")
+
+
+def _stage(task: str, episodes: int) -> PandaEnvConfig | ManiSkillEnvConfig | GymEnvConfig:
+    """The world of a task: an id with a version is one of Gymnasium or ManiSkill, other names are the Panda's."""
     if re.fullmatch(r".+-v\d+", task) is None:
         return PandaEnvConfig(task=task, num_envs=episodes)
+    if _of_gymnasium(task):
+        return GymEnvConfig(id=task, num_envs=episodes, num_processes=1)
     return ManiSkillEnvConfig(
         task=task,
         num_envs=episodes,
@@ -67,3 +84,15 @@ def _stage(task: str, episodes: int) -> PandaEnvConfig | ManiSkillEnvConfig:
         shader="unlit",
         light_scene=True,
     )
+
+
+def _of_gymnasium(task: str) -> bool:
+    """Whether it is an id of Gymnasium: `module:Name-v0`, or registered, and not by ManiSkill."""
+    maniskill = sys.modules.get("mani_skill.utils.registration")
+    if maniskill is not None and task in maniskill.REGISTERED_ENVS:
+        return False
+    try:
+        find_spec(task)
+    except RefereeError:
+        return ":" in task  # whoever makes it says what is wrong
+    return True

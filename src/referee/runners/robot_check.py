@@ -72,7 +72,8 @@ def _devices(env: FrankaEnvConfig) -> Iterator[Found]:
             yield from check_arm(arm, clock)
         except RefereeError as error:
             yield _bad("arm", error)
-    for name in env.cameras if twin else env.cameras[: len(env.camera_serials)]:
+    there = len(env.camera_serials) if not twin else len(env.cameras) if arm is not None else 0
+    for name in env.cameras[:there]:  # a twin has its own
         try:
             camera = open_camera(env, name, arm, clock)
         except RefereeError as error:

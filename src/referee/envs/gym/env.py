@@ -53,9 +53,14 @@ class GymVectorEnv(RefereeVectorEnv):
 
     def _declare(self, config: GymEnvConfig, spec: gym.envs.registration.EnvSpec, facts: Mapping[str, Any]) -> None:
         self.cameras = tuple(facts["cameras"])
-        self.can_film = bool(self.cameras)
+        self.can_film, self.undrawn = bool(self.cameras), facts["undrawn"]
+        for words in facts["large_states"]:
+            _log.warning("%s: %s", spec.id, words)
         if not self.cameras and self.obs_mode != "state":
-            raise RefereeError(f"{spec.id} gives no pictures: env.*.obs_mode={self.obs_mode} needs them, use state")
+            why = f" ({self.undrawn})" if self.undrawn else ""
+            raise RefereeError(
+                f"{spec.id} gives no pictures{why}: env.*.obs_mode={self.obs_mode} needs them, use state"
+            )
         steps = config.max_episode_steps or facts["max_episode_steps"]
         if steps is None:
             raise RefereeError(f"{spec.id} {STEPS_UNLIMITED}")
@@ -75,6 +80,8 @@ class GymVectorEnv(RefereeVectorEnv):
         self._streak, self._elapsed = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._actions = np.zeros((n, self.max_episode_steps, action_size), np.float32)
         self._states, self._success = np.zeros((n, state_size), np.float32), np.zeros(n, bool)
+        self._told = np.zeros(n, bool)
+        """Episodes in which a step has told whether it is a success."""
         self._just_finished = np.zeros(n, bool)
         self._started = self._warned = False
         self.make_spaces(action_size, state_size)
@@ -103,6 +110,7 @@ class GymVectorEnv(RefereeVectorEnv):
         self._actions[np.arange(self.num_envs), self._elapsed] = actions
         result = self._step_all(self._actions[np.arange(self.num_envs), self._elapsed])
         self._elapsed += 1
+        self._told |= result["told"].astype(bool)
         self._states, self._success = result["states"], result["success"].astype(bool)
         broken = ~np.isfinite(self._states).all(axis=1) | ~np.isfinite(result["rewards"])
         self._states = np.nan_to_num(self._states, posinf=0.0, neginf=0.0)
@@ -115,8 +123,8 @@ class GymVectorEnv(RefereeVectorEnv):
         self._just_finished = terminated | truncated
         info: dict[str, Any] = {"success": self._success.copy()}
         if self._just_finished.any():
-            info = self._next_episodes(info)
             self._warn_without_success()
+            info = self._next_episodes(info)
         return self._observe(), rewards, terminated, truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -200,6 +208,7 @@ class GymVectorEnv(RefereeVectorEnv):
             self._take(self._call("begin", seeds, keep))
         self._episodes[ids] += np.uint64(1)
         self._elapsed[ids] = self._streak[ids] = 0
+        self._told[ids] = False
         self._actions[ids] = 0.0  # so that equal states are equal in all their bytes
 
     def _take(self, parts: Sequence[Mapping[int, tuple[np.ndarray, bool]]]) -> None:
@@ -215,6 +224,7 @@ class GymVectorEnv(RefereeVectorEnv):
         last: Observation = {"states": self._states[ids].copy()} if "state" in self.obs_mode else {}
         final_info = {**info, "elapsed_steps": self._elapsed.copy()}
         final_info |= {f"_{name}": done.copy() for name in final_info}
+        final_info["_success"] &= self._told  # of the others nobody knows
         self._begin(ids, keep=True)
         if "rgb" in self.obs_mode:
             last |= self.render_cameras(ids, final=True)
@@ -231,10 +241,11 @@ class GymVectorEnv(RefereeVectorEnv):
         return observation | self.render_cameras() if "rgb" in self.obs_mode else observation
 
     def _warn_without_success(self) -> None:
-        if not self._warned and not all(self._call("tells_success")):
+        if not self._warned and not self._told[self._just_finished].all():
             _log.warning(
-                "%s tells no success (info has neither success nor is_success), so its success rate stays 0: "
-                "set env.*.success_key to a key of info, terminated, or module:function", self.config.id,
+                "%s tells no success (info has neither success nor is_success), so its success rate stays 0, and its "
+                "episodes have no labels: set env.*.success_key to a key of info, terminated, or module:function",
+                self.config.id,
             )  # fmt: skip
         self._warned = True
 

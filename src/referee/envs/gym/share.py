@@ -24,6 +24,10 @@ SUCCESS_KEYS = ("success", "is_success")
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 RENDER = "render"
 """The camera that is the environment's own `render()`."""
+SMALLEST = 8
+"""Pixels that a picture of one or four channels has at least, each way: less may be a table of numbers."""
+LARGE_STATE = 1024
+"""Entries of uint8 from which on a state is worth a warning."""
 KEEP = "env.*.keep_final_images=true"
 DrawImages = Callable[[gym.Env[Any, Any]], Any]
 """From an environment to its pictures: {camera: uint8[H,W,3]}, or one picture alone."""
@@ -76,7 +80,7 @@ class Layout:
         if camera not in self.image_keys:
             return None
         entry = flat(observation)[camera] if isinstance(observation, Mapping) else observation
-        return channels_last(np.asarray(entry))
+        return as_rgb(np.asarray(entry))
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,15 +105,47 @@ def _leaves(entries: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[
 
 
 def is_image(space: gym.Space[Any]) -> bool:
-    """Whether a space holds pictures: uint8 with three channels, first or last."""
+    """Whether a space holds pictures: uint8 with colours, grey or colours and alpha; see `as_rgb`."""
     if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
         return False
-    return 3 in (space.shape[0], space.shape[-1])
+    return _channels(space.shape) is not None
 
 
-def channels_last(image: np.ndarray) -> np.ndarray:
-    """uint8[H,W,3] of a picture with its channels first or last."""
-    return image if image.shape[-1] == 3 else np.moveaxis(image, 0, -1)
+def _channels(shape: Sequence[int]) -> int | None:
+    """The axis of the channels among the last three: −1 or −3; None where these are no picture's."""
+    if shape[-1] == 3:
+        return -1
+    if shape[-3] == 3:
+        return -3
+    if shape[-1] in (1, 4) and min(shape[-3], shape[-2]) >= SMALLEST:
+        return -1
+    return -3 if shape[-3] == 1 and min(shape[-2], shape[-1]) >= SMALLEST else None
+
+
+def as_rgb(images: np.ndarray) -> np.ndarray:
+    """uint8[…,H,W,3] of pictures with 3 channels first or last, grey ones, or ones with alpha, which is dropped.
+
+    What is no picture is left as it is.
+    """
+    axis = _channels(images.shape) if images.ndim >= 3 else None
+    if axis is None or images.shape[-1] == 3:
+        return images
+    last = np.moveaxis(images, axis, -1)
+    return np.repeat(last, 3, axis=-1) if last.shape[-1] == 1 else last[..., :3]
+
+
+def large_states(space: gym.Space[Any], layout: Layout) -> list[str]:
+    """Words about each entry that becomes a state, though it looks like a picture of a kind that nobody knows."""
+    entries: Mapping[str, Any] = {"the observation": space} if layout.state_keys is None else {}
+    if isinstance(space, gym.spaces.Dict) and layout.state_keys is not None:
+        spaces = flat(space.spaces)
+        entries = {key: spaces[key] for key in layout.state_keys}
+    return [
+        f"{name} is uint8{list(entry.shape)}, so it is no picture ([H,W,3], [3,H,W], [H,W,1], [H,W,4]) and becomes "
+        f"{int(np.prod(entry.shape)):,} state entries: convert it in a wrapper, or leave it out (FilterObservation)"
+        for name, entry in entries.items()
+        if isinstance(entry, gym.spaces.Box) and entry.dtype == np.uint8 and np.prod(entry.shape) >= LARGE_STATE
+    ]
 
 
 def success_reader(key: str | None) -> Callable[[Mapping[str, Any], bool], bool | None]:
@@ -161,12 +197,14 @@ class Share(gym.Env[Any, np.ndarray]):
         self._slots = [_Slot(gym.make(spec, **{**mode, **kwargs, **limit})) for _ in self.ids]
         env = self._slots[0].env
         self.layout = Layout.of(env.observation_space, None if self._images else cameras, self.name)
+        self._undrawn = ""
         observation, _ = env.reset(seed=0)
         if self._images is not None:
             self.layout = self._own_cameras(env, cameras)
         elif RENDER in self.layout.cameras and (why := _cannot_draw(env)):
             if cameras is not None:
                 raise RefereeError(f"{self.name} draws no pictures ({why}): env.*.cameras may not name render")
+            self._undrawn = why
             self.layout = Layout(self.layout.state_keys, (), self.layout.image_keys)
         box = env.action_space
         if not isinstance(box, gym.spaces.Box) or len(box.shape) != 1:
@@ -182,16 +220,17 @@ class Share(gym.Env[Any, np.ndarray]):
         flags = gym.spaces.MultiBinary(count)
         self.observation_space = gym.spaces.Dict(
             states=real, rewards=gym.spaces.Box(-np.inf, np.inf, (count,), np.float64),
-            terminated=flags, truncated=flags, success=flags,
+            terminated=flags, truncated=flags, success=flags, told=flags,
         )  # fmt: skip
         self.action_space = gym.spaces.Box(-1.0, 1.0, (count, *box.shape), np.float32)
-        self._warned = False
 
     def facts(self) -> dict[str, Any]:
-        """What is the same in every share: names of cameras, the length of episodes, frames per second."""
+        """What is the same in every share: names of cameras (or why there are none), length of episodes, frame rate."""
         spec = self._slots[0].env.spec
         return {
             "cameras": self.layout.cameras,
+            "undrawn": self._undrawn,
+            "large_states": large_states(self._slots[0].env.observation_space, self.layout),
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
             "fps": self._slots[0].env.metadata.get("render_fps", 20),
         }
@@ -211,7 +250,8 @@ class Share(gym.Env[Any, np.ndarray]):
         for row, (slot, action) in enumerate(zip(self._slots, actions, strict=True)):
             reward, terminated, truncated, success = self._step(slot, action)
             out["states"][row] = self._state(slot)
-            out["rewards"][row], out["success"][row] = reward, success
+            out["rewards"][row] = reward
+            out["success"][row], out["told"][row] = bool(success), success is not None
             out["terminated"][row], out["truncated"][row] = terminated, truncated
         return out, 0.0, False, False, {}
 
@@ -240,10 +280,10 @@ class Share(gym.Env[Any, np.ndarray]):
         """Live episodes again, from their seeds and actions f64[n,T,a] of all environments; {id: (state, success)}."""
         out = {}
         for number, slot in zip(self.ids, self._slots, strict=True):
-            success = self._reset(slot, seeds[number])
+            success: bool | None = self._reset(slot, seeds[number])
             for action in actions[number, : lengths[number]]:
                 *_, success = self._step(slot, action)
-            out[number] = (self._state(slot), success)
+            out[number] = (self._state(slot), bool(success))
         return out
 
     def draw(self, ids: Sequence[int], final: bool) -> dict[int, np.ndarray]:
@@ -261,7 +301,8 @@ class Share(gym.Env[Any, np.ndarray]):
             if number in ids and not final:
                 out[number] = self._pictures(slot)[0]
             elif number in ids:
-                out[number] = self._draw_last(slot)[0]
+                now = self._pictures(slot)[0]  # all frames of a film have one shape
+                out[number] = scaled(self._draw_last(slot)[0], (now.shape[0], now.shape[1]))
         return out
 
     # --- inside ---
@@ -294,7 +335,8 @@ class Share(gym.Env[Any, np.ndarray]):
         slot.seed, slot.actions = seed, []
         return bool(self._success(info, False)) if self._success_key != "terminated" else False
 
-    def _step(self, slot: _Slot, action: np.ndarray) -> tuple[float, bool, bool, bool]:
+    def _step(self, slot: _Slot, action: np.ndarray) -> tuple[float, bool, bool, bool | None]:
+        """Reward, terminated, truncated, success; None where success is not told."""
         assert slot.actions is not None
         slot.actions.append(action.copy())
         action = action.astype(np.float64)
@@ -302,21 +344,12 @@ class Share(gym.Env[Any, np.ndarray]):
         dtype = slot.env.action_space.dtype
         slot.observation, reward, terminated, truncated, info = slot.env.step(scaled_action.astype(dtype))
         success = self._success(info, bool(terminated))
-        if success is None:
-            self._no_success(info)
-        return float(reward), bool(terminated), bool(truncated), bool(success)
-
-    def _no_success(self, info: Mapping[str, Any]) -> None:
-        if self._success_key is not None:
+        if success is None and self._success_key is not None:
             raise RefereeError(
                 f"{self.name}: info has no {self._success_key!r} (env.*.success_key), "
                 f"only {', '.join(info) or 'nothing'}"
             )
-        self._warned = True
-
-    def tells_success(self) -> bool:
-        """False once a step has told nothing about success."""
-        return not self._warned
+        return float(reward), bool(terminated), bool(truncated), success
 
     def _pictures(self, slot: _Slot) -> list[np.ndarray]:
         """uint8[H,W,3] of each camera, in their order."""
@@ -330,7 +363,7 @@ class Share(gym.Env[Any, np.ndarray]):
         return self._checked(camera, slot.env.render() if image is None else image)
 
     def _checked(self, camera: str, picture: Any) -> np.ndarray:
-        image = np.asarray(picture)
+        image = as_rgb(np.asarray(picture))
         if image.ndim != 3 or image.shape[-1] != 3:
             raise RefereeError(f"{self.name}: camera {camera} gave no picture [H,W,3] but {image.shape}")
         checked: np.ndarray = image.astype(np.uint8, copy=False)
