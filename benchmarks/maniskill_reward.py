@@ -66,6 +66,9 @@ class Task:
     cloned: int
     """Episodes of the expert."""
     labels: int
+    rollout: int
+    """Steps of each environment per iteration."""
+    minibatches: int = 8
     clone_noise: float = 0.1
     """Of the expert that is cloned."""
     miss: float = 0.0
@@ -78,12 +81,14 @@ TASKS = {
     "PushCube-v1": Task(
         [*CHEAP, "cameras=[front]", "image_size=64"],
         noises=(0.1, 0.2, 0.3, 0.4, 0.6), episodes=200, audited=100, length=30, steps=192_000, cloned=10, labels=240,
+        rollout=30,
         learning=("algorithm.target_kl=0", "algorithm.freeze_normaliser=false", "actor.model.start_log_std=-2.0"),
     ),
     "PickCube-v1": Task(
         [*CHEAP, "cameras=[front,side]", "image_size=64", "action_scale=0.3"],
-        noises=(0.2, 0.4, 0.8, 1.2, 1.6), episodes=400, audited=150, length=50, steps=960_000, cloned=40, labels=480,
-        clone_noise=0.2, miss=0.08, learning=("actor.model.start_log_std=-1.5",),
+        noises=(0.2, 0.4, 0.8, 1.2, 1.6), episodes=400, audited=150, length=50, steps=1_280_000, cloned=40, labels=480,
+        rollout=200, minibatches=4, clone_noise=0.2, miss=0.08,
+        learning=("actor.model.start_log_std=-1.5", "algorithm.update_epochs=4", "algorithm.critic_warmup=5"),
     ),
 }  # fmt: skip
 
@@ -99,9 +104,9 @@ def common(name: str) -> list[str]:
     return [
         *(f"env.{part}.{line}" for part in ("train", "eval") for line in world(name)),
         f"env.train.num_envs={ENVS}", f"env.train.max_episode_steps={task.length}",
-        f"algorithm.rollout_steps={task.length}", "env.eval.num_envs=32", "env.eval.max_episode_steps=50",
-        f"actor.global_batch_size={ENVS * task.length // 8}", "actor.model.hidden_dims=[256,256]",
-        "runner.eval_episodes=64",
+        f"algorithm.rollout_steps={task.rollout}", "env.eval.num_envs=32", "env.eval.max_episode_steps=50",
+        f"actor.global_batch_size={ENVS * task.rollout // task.minibatches}",
+        "actor.model.hidden_dims=[256,256]", "runner.eval_episodes=64",
     ]  # fmt: skip
 
 
@@ -159,7 +164,7 @@ def arm_config(name: str, arm: str, steps: int, seed: int, folder: Path, lines: 
         f"actor.model.model_path={folder / 'clone'}", f"reward.model.model_path={folder / MODEL}", *task.learning,
     ]  # fmt: skip
     if arm == "refined":
-        interval = max(1, steps // (ENVS * task.length * rounds))
+        interval = max(1, steps // (ENVS * task.rollout * rounds))
         own += [f"reward.refine.{line}" for line in (f"budget={task.labels}", "ask=24", f"interval={interval}")]
     return load("maniskill_ppo_mlp_resnet_reward", [*own, *lines]).config
 
