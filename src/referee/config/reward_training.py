@@ -44,6 +44,15 @@ class BinaryClassifierConfig(ResNetModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(ResNetModelConfig):
+    """`ensemble`: a ResNet with several heads; where they disagree, the score is lower."""
+
+    model_type: str = key("ensemble", "which reward model", tag=True)
+    members: int = key(5, "heads on one encoder", low=2, high=16)
+    std_weight: float = key(1.0, "λ: the score is the heads' mean minus λ times their standard deviation", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardOptimConfig:
     """The optimiser of a reward model."""
 
@@ -69,7 +78,7 @@ class AugmentConfig:
 class RewardActorConfig:
     """Who learns a reward model, and how."""
 
-    model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
+    model: ResNetModelConfig | BinaryClassifierConfig | EnsembleConfig = key(ResNetModelConfig, "the model")
     optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
     augment: AugmentConfig = key(AugmentConfig, "changes to training images")
     global_batch_size: int = key(64, "frames per step", low=1)

@@ -76,7 +76,8 @@ def model_of(model: object) -> dict[str, Any]:
         if values[name] is None:
             del values[name]
     values["crop"] = dict(_crop(text) for text in values["crop"])
-    return values
+    own = {name: values.pop(name) for name in tuple(values) if name not in OF_A_MODEL}
+    return {**values, "options": own} if own else values
 
 
 def _crop(text: str) -> tuple[str, tuple[int, ...]]:
