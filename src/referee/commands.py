@@ -188,7 +188,12 @@ def train(arguments: argparse.Namespace) -> None:
     given = [f"data.data_path={json.dumps(str(arguments.data))}"]
     if arguments.out is not None:
         given.append(f"runner.logger.log_path={json.dumps(str(arguments.out))}")
-    arguments.preset, arguments.overrides = "reward_training", [*given, *arguments.overrides]
+    for override in arguments.overrides:
+        if override.startswith("ensemble="):
+            given.append("actor.model.model_type=ensemble")
+            override = override.replace("ensemble", "actor.model.members", 1)
+        given.append(override)
+    arguments.preset, arguments.overrides = "reward_training", given
     arguments.config_path = arguments.config_name = None
     run(arguments)
 

@@ -112,10 +112,10 @@ def test_the_first_policy_settles_before_anything_is_learned(tmp_path: Path, sho
     go(run, 1)  # 48 steps: it has settled
     now, worker = everything(run), learner(run)
     assert not worker.settling and float(norm.count) == seen + 48
-    assert worker.learner.updates == 24 and worker.learner.policy_updates == 0  # the critics caught up alone
+    assert worker.updates == 24 and worker.policy_updates == 0  # the critics caught up alone
     assert not torch.equal(now["actor.0.weight"], first["actor.0.weight"])  # cloned anew
     go(run, 1)
-    assert worker.learner.policy_updates > 0 and float(norm.count) == seen + 64
+    assert worker.policy_updates > 0 and float(norm.count) == seen + 64
 
 
 def test_demonstrations_are_paid_as_the_run_pays(tmp_path: Path, shown: Path) -> None:

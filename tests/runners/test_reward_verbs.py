@@ -285,3 +285,18 @@ def test_the_older_command_looks_for_its_encoder_first(
     words = ["--positive-dir", ".", "--negative-dir", ".", "--output-checkpoint", "out/model.pt"]
     assert train_reward_model.main([*words, "--pretrained-encoder-path", "no.pt", "--visualize-positive"]) == 2
     assert "no.pt is not there" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_an_ensemble_is_trained_and_audited_like_any_other(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four epochs of three heads on one encoder: as good on fresh episodes as one head, and in one artifact."""
+    lines = ["train", str(world / "episodes"), "--out", str(world / "three"), *SMALL, "runner.max_epochs=4"]
+    assert main([*lines, "ensemble=3", "actor.model.std_weight=0.5"]) == 0
+    artifact = world / "three/checkpoints/best_model"
+    assert Artifact.load(artifact).spec.options == {"members": 3, "std_weight": 0.5}
+    capsys.readouterr()
+    assert main(["audit", str(artifact), str(world / "fresh"), "--out", str(world / "three_card")]) == 0
+    assert "AUROC" in capsys.readouterr().out
+    fresh = list(EpisodeStore(world / "fresh"))
+    images = np.concatenate([np.stack([each.view(name) for name in ("front", "side")], 1) for each in fresh])
+    logits, true = Artifact.load(artifact).logits(images), np.concatenate([each.success for each in fresh])  # type: ignore[misc]
+    assert logits[true].mean() > logits[~true].mean() + 1

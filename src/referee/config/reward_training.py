@@ -44,6 +44,15 @@ class BinaryClassifierConfig(ResNetModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(ResNetModelConfig):
+    """`ensemble`: a ResNet with several heads; where they disagree, the score is lower."""
+
+    model_type: str = key("ensemble", "which reward model", tag=True)
+    members: int = key(5, "heads on one encoder", low=2, high=16)
+    std_weight: float = key(1.0, "λ: the score is the heads' mean minus λ times their standard deviation", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardOptimConfig(Checked):
     """The optimiser of a reward model."""
 
@@ -86,7 +95,7 @@ class EarlyStopConfig(Checked):
 class RewardNetConfig:
     """What learns, and by which steps."""
 
-    model: ResNetModelConfig | BinaryClassifierConfig = key(ResNetModelConfig, "the model")
+    model: ResNetModelConfig | BinaryClassifierConfig | EnsembleConfig = key(ResNetModelConfig, "the model")
     optim: RewardOptimConfig = key(RewardOptimConfig, "the optimiser")
 
 

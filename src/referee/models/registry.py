@@ -81,4 +81,4 @@ def build(spec: ModelSpec, *, pretrained: Path | str | None = None) -> RewardMod
 
 def _ours() -> None:
     """Register the models of this package."""
-    from referee.models import binary_classifier, resnet_reward  # noqa: F401
+    from referee.models import binary_classifier, ensemble, resnet_reward  # noqa: F401

@@ -7,6 +7,7 @@ from typing import Any
 
 from referee.config.reward_training import ResNetModelConfig
 from referee.errors import ConfigError
+from referee.models.spec import ModelSpec
 
 STARTS = ("pretrained", "model_path")
 """Weights to start from, which are no part of what a model is."""
@@ -21,7 +22,8 @@ def spec_fields(model: ResNetModelConfig | Mapping[str, Any]) -> dict[str, Any]:
         if values[name] is None:
             del values[name]
     values["crop"] = dict(_crop(text) for text in values["crop"])
-    return values
+    own = {name: values.pop(name) for name in tuple(values) if name not in ModelSpec.__dataclass_fields__}
+    return {**values, "options": own} if own else values
 
 
 def _items(model: ResNetModelConfig | Mapping[str, Any]) -> Mapping[str, Any]:
