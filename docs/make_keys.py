@@ -26,7 +26,7 @@ INTRODUCTION = """# Keys of RLinf's guides
 
 Every key that RLinf's five reward-model guides show, in the order in which they show it, and what becomes of it here.
 An older spelling is translated. `referee config explain FILE` prints the same for a file of yours, and
-`referee config show PRESET` lists all keys there are.
+`referee config show PRESET` lists the keys that act with a preset, and with `--all` all that it has.
 
 {guides}
 

@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     config_verbs = config.add_subparsers(required=True, metavar="show|explain|list")
     show = config_verbs.add_parser("show", help="the resolved tree of a preset, with where each value came from")
     _preset_arguments(show)
+    show.add_argument("--all", action="store_true", help="also keys that do nothing in this setting")
     show.set_defaults(verb=commands.config_show)
     explain = config_verbs.add_parser("explain", help="keys as RLinf's guides write them: what each is here, and does")
     _preset_arguments(explain)
@@ -187,7 +188,9 @@ def _episodes_arguments(parser: argparse.ArgumentParser) -> None:
     convert = verbs.add_parser("convert", help="from one format to another")
     convert.add_argument("source", type=Path, help="a store, .npy, .pkl, LeRobot, image folders, .mp4, .gif or .hdf5")
     convert.add_argument("out", type=Path, help="a new folder")
-    convert.add_argument("--format", default="native", choices=FORMATS, help="(default native)")
+    convert.add_argument(
+        "--format", dest="export_format", default=argparse.SUPPRESS, choices=FORMATS, help="(default native)"
+    )
     convert.add_argument(
         "--labels", type=Path, help=".csv or .jsonl: episode,frame,success or episode,start,stop,success"
     )

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
 def config_show(arguments: argparse.Namespace) -> None:
     from referee.config import show
 
-    print(show(_load(arguments)))
+    print(show(_load(arguments), everything=arguments.all))
 
 
 def config_explain(arguments: argparse.Namespace) -> None:
@@ -147,13 +147,7 @@ def episodes_convert(arguments: argparse.Namespace) -> None:
 
     from referee.runners.convert import ConvertOptions, convert
 
-    options = ConvertOptions(
-        export_format=arguments.format,
-        labels=arguments.labels,
-        success_from=arguments.success_from,
-        success_at=arguments.success_at,
-        task=arguments.task,
-    )
+    options = _settings(ConvertOptions, arguments)
     convert(arguments.source, arguments.out, Console(), options)
 
 

@@ -38,13 +38,30 @@ def _dotted(tree: dict, prefix: str = "") -> list[str]:
     ]
 
 
+RECORDING = ("save_dir", "export_format", "only_success", "target_success", "target_failure", "cameras",
+             "positive_dir", "negative_dir", "queue_size")  # fmt: skip
+
+
+def _less(tree: dict, dotted: set[str], prefix: str = "") -> dict:
+    return {
+        name: _less(value, dotted, f"{prefix}{name}.") if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if prefix + name not in dotted
+    }
+
+
 def test_show_is_yaml_with_aligned_sources() -> None:
     loaded = load("panda_expert", ["env.eval.task=Reach"])
     text = show(loaded)
     shown, tree = yaml.safe_load(text), loaded.tree()
-    # What the recipe does not read is left out, unless somebody has set it.
-    assert shown == {"runner": tree["runner"], "env": {"eval": tree["env"]["eval"]}, "robot": tree["robot"]}
-    assert yaml.safe_load(show(load("panda_expert", ["algorithm.gamma=0.5"])))["algorithm"] == {"gamma": 0.5}
+    # What has no effect is left out, unless somebody has set it.
+    dead = {"env.eval.randomise.seed", *(f"env.eval.data_collection.{name}" for name in RECORDING)}
+    kept = _less(tree, {*dead, "runner.logger.project_name", "runner.logger.logger_backends"})
+    assert shown == {"runner": kept["runner"], "env": {"eval": kept["env"]["eval"]}}
+    assert yaml.safe_load(show(loaded, everything=True)) == tree
+    idle = show(load("panda_expert", ["algorithm.gamma=0.5"]))
+    assert yaml.safe_load(idle)["algorithm"] == {"gamma": 0.5}
+    assert re.search(r"^  gamma: 0.5 +# command line, no effect$", idle, re.MULTILINE)
     assert re.search(r"^    task: Reach +# command line$", text, re.MULTILINE)
     assert re.search(r"^  recipe: evaluate +# preset panda_expert$", text, re.MULTILINE)
     columns = {line.index("#") for line in text.splitlines() if " # " in line}
@@ -59,7 +76,8 @@ def test_show_keeps_its_shape_beside_a_long_value() -> None:
 def test_show_ends_with_the_notices() -> None:
     loaded = load("panda_random", NOISE)
     assert show(loaded).splitlines()[-1] == f"# note: {loaded.notices[0]}"
-    assert yaml.safe_load(show(loaded))["runner"] == loaded.tree()["runner"]
+    assert yaml.safe_load(show(loaded))["runner"]["expert_noise"] == 0.3
+    assert "expert_miss" not in show(loaded) and "expert_miss" in show(loaded, everything=True)
 
 
 def test_list_presets_is_a_table() -> None:
@@ -164,8 +182,11 @@ def test_a_saved_config_loads_the_same(here: Path, preset: str) -> None:
     again = load("config.yaml")
     assert again.config == loaded.config
     assert again.notices == []
-    (here / "shown.yaml").write_text(show(loaded), encoding="utf-8")
+    (here / "shown.yaml").write_text(show(loaded, everything=True), encoding="utf-8")
     assert load("shown.yaml").config == loaded.config
+    (here / "live.yaml").write_text(show(loaded), encoding="utf-8")
+    live = load("live.yaml").config
+    assert (live.runner, live.env.eval, live.env.train) == (loaded.config.runner, loaded.config.env.eval, None)
 
 
 TEXT = st.one_of(

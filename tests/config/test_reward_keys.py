@@ -10,6 +10,7 @@ from referee.config import load
 from referee.config.learning import ActorConfig
 from referee.config.reward_training import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.errors import ConfigError
+from referee.models.spec import ModelSpec
 from referee.runners.train_reward import job_of
 from referee.training.described import spec_fields
 
@@ -150,3 +151,11 @@ def test_crops_are_read() -> None:
     bad = load("reward_training", ["data.data_path=d", "actor.model.crop=['front:8,4']"]).config
     with pytest.raises(ConfigError, match=r"write camera:top,left,height,width"):
         job_of(bad, Path("run"))
+
+
+@pytest.mark.parametrize("keys", [ResNetModelConfig, BinaryClassifierConfig])
+def test_a_spec_has_the_defaults_of_the_keys(keys: type) -> None:
+    """Where they differ, the keys say so: `binary_classifier` is a frozen ResNet10; open keys are null."""
+    said, spec = spec_fields(keys()), ModelSpec()
+    own = {"model_type", "arch", "freeze_encoder"} if keys is BinaryClassifierConfig else set()
+    assert {name for name, value in said.items() if getattr(spec, name) != value} == own

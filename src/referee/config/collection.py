@@ -8,17 +8,23 @@ from referee.config.declare import key
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataCollectionConfig:
-    """Recording of episodes while an environment is used."""
+class ExportConfig:
+    """The format in which episodes are written."""
 
-    enabled: bool = key(False, "record every finished episode")
-    save_dir: str | None = key(None, "where to; null = collected_data in the run's directory", only_if="enabled")
     export_format: str = key(
         "native",
         "native; pickle: a file per episode; pickle_frames: success/, failure/; npy: positive/, negative/; lerobot",
         choices=("native", "pickle", "pickle_frames", "npy", "lerobot"),
         only_if="enabled",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCollectionConfig(ExportConfig):
+    """Recording of episodes while an environment is used."""
+
+    enabled: bool = key(False, "record every finished episode")
+    save_dir: str | None = key(None, "where to; null = collected_data in the run's directory", only_if="enabled")
     only_success: bool = key(
         False, "keep only episodes with a success", only_if="enabled or runner.recipe=collect_data"
     )

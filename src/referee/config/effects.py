@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from referee.config.keys import Spec, known_keys, nearest_key, walk
@@ -32,9 +33,33 @@ def of_other_recipes(leaves: Leaves, root: type) -> Leaves:
     return {path: leaf for path, leaf in leaves.items() if path[0] == "runner" and path[1:2] and path[1] in others}
 
 
-def without_effect(leaves: Leaves, recipe: str, root: type, elsewhere: Leaves) -> list[str]:
-    """One line for each key that somebody set and nothing will read. elsewhere: keys of other recipes."""
-    return _unread_by_others(elsewhere, recipe, root) + _without_effect(leaves, recipe, root)
+@dataclass(frozen=True)
+class Effects:
+    """What of a configuration does nothing in the chosen setting."""
+
+    dead: frozenset[str]
+    """Keys that nothing reads, whoever set them."""
+    told: frozenset[str]
+    """Those of them that somebody set on purpose."""
+    lines: list[str]
+    """One line about each of these."""
+
+
+def effects(leaves: Leaves, recipe: str, root: type, elsewhere: Leaves) -> Effects:
+    """What has an effect and what has none. elsewhere: keys of other recipes."""
+    known = dict(chosen_keys(root, leaves))
+    unread = {path for path in leaves if not _is_read(path, RECIPES[recipe])}
+    unmet = {path: found for path in leaves if path not in unread and (found := _unmet(path, leaves, known))}
+    dead = [path for path in leaves if path in unread or path in unmet]
+    told = {path: leaves[path] for path in dead if _meant(leaves[path], known[path])}
+    lines = _unread_by_others(elsewhere, recipe, root)
+    lines += _unread_lines({path: leaf for path, leaf in told.items() if path in unread}, recipe, root)
+    lines += [
+        f"{dotted(path)} ({leaf.origin}) has no effect: {_acts_with(unmet[path], leaves)}"
+        for path, leaf in told.items()
+        if path in unmet
+    ]
+    return Effects(frozenset(map(dotted, dead)), frozenset(map(dotted, told)), lines)
 
 
 def _unread_by_others(elsewhere: Leaves, recipe: str, root: type) -> list[str]:
@@ -49,15 +74,6 @@ def _unread_by_others(elsewhere: Leaves, recipe: str, root: type) -> list[str]:
             acts = f"it acts only with runner.recipe={_either(owners)}, which is {recipe} here"
             lines.append(f"{dotted(path)} ({leaf.origin}) has no effect: {acts}")
     return lines
-
-
-def _without_effect(leaves: Leaves, recipe: str, root: type) -> list[str]:
-    known = dict(chosen_keys(root, leaves))
-    chosen = {path: leaf for path, leaf in leaves.items() if _meant(leaf, known[path])}
-    unread = {path: leaf for path, leaf in chosen.items() if not _is_read(path, RECIPES[recipe])}
-    idle = [(path, leaf) for path, leaf in chosen.items() if path not in unread]
-    lines = [line for path, leaf in idle if (line := _unmet(path, leaf, leaves, known))]
-    return _unread_lines(unread, recipe, root) + lines
 
 
 def _meant(leaf: Leaf, spec: Spec) -> bool:
@@ -95,14 +111,20 @@ def _unread_line(source: str, paths: list[Path], recipe: str, root: type) -> str
     return f"{keys} ({source}) {have} no effect: recipe {recipe} reads only {reads}; {acts}{meant}"
 
 
-def _unmet(path: Path, leaf: Leaf, leaves: Leaves, known: Mapping[Path, Spec]) -> str | None:
+def _unmet(path: Path, leaves: Leaves, known: Mapping[Path, Spec]) -> list[tuple[Path, str]] | None:
+    """The conditions of a key of which none holds: its own, its section's, or those of the keys that they are about."""
     for length in range(1, len(path) + 1):  # a condition on a section holds for all its keys
-        condition = known[path[:length]].key.only_if
+        spec = known.get(path[:length])
+        condition = None if spec is None else spec.key.only_if
         if condition is None:
             continue
         options = [_option(option, path[: length - 1]) for option in condition.split(" or ")]
-        if not any(_holds(key, wanted, leaves) for key, wanted in options):
-            return f"{dotted(path)} ({leaf.origin}) has no effect: {_acts_with(options, leaves)}"
+        holding = [key for key, wanted in options if _holds(key, wanted, leaves)]
+        if not holding:
+            return options
+        deeper = [_unmet((*key[:-1], key[-1].removesuffix("!")), leaves, known) for key in holding]
+        if all(deeper):
+            return deeper[0]
     return None
 
 

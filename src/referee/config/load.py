@@ -10,7 +10,7 @@ from referee.config.arm import with_serials
 from referee.config.batches import decide_batch
 from referee.config.cluster import several_rewards
 from referee.config.compose import compose
-from referee.config.effects import check_needs, of_other_recipes, without_effect
+from referee.config.effects import check_needs, effects, of_other_recipes
 from referee.config.endings import decide
 from referee.config.fine_tuning import decide_fine_tuning
 from referee.config.guides import imply
@@ -53,7 +53,10 @@ def load(
     leaves = decide_fine_tuning(decide_batch(with_serials(decide(leaves))))
     config = build(Config, leaves)
     check_needs(leaves, config.runner.recipe)
-    notices = composed.notices + meant + without_effect(leaves, config.runner.recipe, Config, elsewhere)
+    found = effects(leaves, config.runner.recipe, Config, elsewhere)
+    notices = composed.notices + meant + found.lines
     notices += several_rewards(config.cluster)
     sources = {dotted(path): str(leaf.origin) for path, leaf in leaves.items()}
-    return Loaded(config, start.file.stem, sources, notices, composed.translated, tuple(implied))
+    return Loaded(
+        config, start.file.stem, sources, notices, composed.translated, tuple(implied), found.dead, found.told
+    )

@@ -20,6 +20,8 @@ class Loaded:
     notices: what a person should know whenever it is used, one line each: keys without effect, recommendations.
     translated: which keys of which source were written as in RLinf's guides; see `referee config explain`.
     implied: values that follow from that spelling, each with its source.
+    dead: dotted keys that do nothing in this setting.
+    told: those of them that somebody set, which notices tell.
     """
 
     config: Config
@@ -28,6 +30,8 @@ class Loaded:
     notices: list[str]
     translated: tuple[Translated, ...] = ()
     implied: tuple[tuple[Implied, str], ...] = ()
+    dead: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
 
     def tree(self) -> dict[str, Any]:
         """The configuration as plain values: dicts, lists and scalars."""

@@ -7,38 +7,40 @@ from typing import Any
 
 from referee.config import files
 from referee.config.loaded import Loaded
-from referee.config.schema import RECIPES
 from referee.config.yamltext import scalar
 
 COMMENT_COLUMN = 44  # a longer line pushes only its own comment to the right
 
 
-def show(loaded: Loaded) -> str:
-    """The resolved tree as YAML, each value with its source as a comment, and the notices below."""
-    reads = RECIPES[loaded.config.runner.recipe].reads
-    rows = list(_rows(_that_matters(loaded.tree(), reads, loaded.sources)))
+def show(loaded: Loaded, *, everything: bool = False) -> str:
+    """The resolved tree as YAML, each value with its source as a comment, and the notices below.
+
+    everything: also keys that do nothing in this setting.
+    """
+    hidden = frozenset[str]() if everything else loaded.dead - loaded.told
+    rows = list(_rows(_without(loaded.tree(), hidden)))
     count = sum(bool(key) for _, key in rows)
-    lines = [f"# {loaded.preset}: {count} keys, each with where its value came from"]
+    left = f"; {len(hidden)} that do nothing here are left out (--all shows them)" if hidden else ""
+    lines = [f"# {loaded.preset}: {count} keys, each with where its value came from{left}"]
     width = min(COMMENT_COLUMN, max(len(text) for text, key in rows if key))
     for text, key in rows:
-        lines.append(f"{text:<{width}}  # {loaded.sources[key]}" if key else text)
+        idle = ", no effect" if key in loaded.dead else ""
+        lines.append(f"{text:<{width}}  # {loaded.sources[key]}{idle}" if key else text)
     notices = [*(each.line for each in loaded.translated), *loaded.notices]
     if notices:
         lines += ["", *(f"# note: {notice}" for notice in notices)]
     return "\n".join(lines) + "\n"
 
 
-def _that_matters(
-    tree: dict[str, Any], reads: tuple[str, ...], sources: dict[str, str], prefix: str = ""
-) -> dict[str, Any]:
-    """The tree without the keys that the recipe does not read and nobody has set."""
+def _without(tree: dict[str, Any], hidden: frozenset[str], prefix: str = "") -> dict[str, Any]:
+    """The tree without some keys, and without the sections of which nothing is left."""
     kept: dict[str, Any] = {}
     for name, value in tree.items():
         key = prefix + name
         if isinstance(value, dict):
-            inside = _that_matters(value, reads, sources, f"{key}.")
-            kept |= {name: inside} if inside else {}
-        elif sources[key] != "default" or any(f"{key}.".startswith(f"{read}.") for read in reads):
+            inside = _without(value, hidden, f"{key}.")
+            kept |= {name: inside} if inside or not value else {}
+        elif key not in hidden:
             kept[name] = value
     return kept
 

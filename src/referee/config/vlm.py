@@ -30,14 +30,20 @@ def values(params: Params) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VLMModelConfig:
+class QwenConfig:
+    """How a Qwen3-VL computes."""
+
+    precision: str = key("fp32", "of the weights that do not learn", choices=("fp32", "bf16"))
+    attn_implementation: str = key("sdpa", "how attention is computed", choices=ATTENTION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VLMModelConfig(QwenConfig):
     """`vlm` judges the current observation, `history_vlm` windows of the last ones, by asking a Qwen3-VL."""
 
     model_type: str = key("vlm", "what is judged", choices=("vlm", "history_vlm"))
     model_path: str | None = key(None, "folder with a Qwen3-VL, or its name on the hub")
     lora_path: str | None = key(None, "adapter of a fine-tuning, a folder; null = none")
-    precision: str = key("fp32", "of the weights", choices=("fp32", "bf16"))
-    attn_implementation: str = key("sdpa", "how attention is computed", choices=ATTENTION)
     input_builder_name: str = key("qwentrend_input_builder", "what is asked about a window")
     input_builder_params: Params = key(None, "parameters of the input builder", short="value")
     reward_parser_name: str = key("qwentrend_reward_parser", "what an answer pays")
@@ -87,13 +93,11 @@ class VLMDataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VLMTrainedModelConfig:
+class VLMTrainedModelConfig(QwenConfig):
     """The model that is fine-tuned."""
 
     model_type: str = key("qwen3_vl", "which", choices=("qwen3_vl",))
     model_path: str = key(REQUIRED, "folder with a Qwen3-VL, or its name on the hub")
-    precision: str = key("fp32", "of frozen weights, where is_lora; what learns has fp32", choices=("fp32", "bf16"))
-    attn_implementation: str = key("sdpa", "how attention is computed", choices=ATTENTION)
     use_chat_template: bool = key(True, "ask as a user in the model's own chat format, else in plain text")
     is_lora: bool = key(True, "learn a small adapter beside frozen weights; false = all weights")
     lora_rank: int = key(16, "size of the adapter", low=1, only_if="is_lora")

@@ -112,7 +112,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        arch: str = "resnet18",
+        arch: str,
         *,
         width: int | None = None,
         norm: Norm = "batch",

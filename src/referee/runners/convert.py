@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from referee import files
+from referee.config.collection import ExportConfig
 from referee.episodes import Episode, EpisodeStore
 from referee.episodes.collection import open_sink
 from referee.episodes.formats.aligned import LEFT_OUT
@@ -29,10 +30,9 @@ Named = Iterator[tuple[str, Episode]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions:
+class ConvertOptions(ExportConfig):
     """What a conversion changes on the way."""
 
-    export_format: str = "native"
     labels: Path | None = None
     """A labels file; see `frame_labels`."""
     success_from: str | None = None

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from referee import checksums, cpu
+from referee.config.vlm import QwenConfig
 from referee.errors import RefereeError
 from referee.models.vlm.encode import Encoder
 from referee.optional import require
@@ -29,13 +30,11 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class QwenOptions:
-    """Which model, and how it computes."""
+class QwenOptions(QwenConfig):
+    """Which model, and how it computes; what keys may leave open is decided."""
 
     model_path: str | Path
     lora_path: str | Path | None = None
-    precision: str = "fp32"
-    attn_implementation: str = "sdpa"
     use_chat_template: bool = True
 
 
