@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from referee.errors import RefereeError
+from referee.errors import EpisodeError as EpisodeError
 
 IMAGES = ("main_images", "extra_view_images")
 PROGRESS = "progress"
@@ -24,10 +24,6 @@ INTERVENED = "intervened"
 """Whether a person's action led to a state; an episode's actions are those that were really taken."""
 HELD = "held"
 """Whether the arm had to hold on the way to a state, or something about it is not known."""
-
-
-class EpisodeError(RefereeError):
-    """An episode, or a file that should hold one, is not as it must be."""
 
 
 @dataclass(frozen=True)
