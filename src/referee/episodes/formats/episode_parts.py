@@ -21,5 +21,9 @@ def parts_of(episode: Episode) -> Parts:
 
 def load_episodes(way: str, paths: Iterable[Path]) -> Iterator[Episode]:
     """The episodes in some files, in order. way: the name of a function that gives their parts."""
-    for values, meta in load_all(way, paths):
-        yield Episode(**values, meta=Meta(**meta))
+    return map(_made_of, load_all(way, paths))  # which keeps none of them while the next is read
+
+
+def _made_of(parts: Parts) -> Episode:
+    values, meta = parts
+    return Episode(**values, meta=Meta(**meta))
