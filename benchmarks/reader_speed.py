@@ -20,7 +20,7 @@ from referee.episodes import Episode, Meta
 from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.npy import NpyWriter
 from referee.episodes.formats.pickled import frames_of, lists_of
-from referee.episodes.formats.safe import READER
+from referee.reading.safe_load import READER
 
 STATES = 50
 

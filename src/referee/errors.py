@@ -24,6 +24,10 @@ class ConfigError(RefereeError):
     """A preset, a key or a value of the configuration is wrong."""
 
 
+class EpisodeError(RefereeError):
+    """An episode, or a file that should hold one or something else, is not as it must be."""
+
+
 class ActionError(RefereeError, ValueError):
     """An action handed to an environment is not usable (shape, NaN, out of range)."""
 

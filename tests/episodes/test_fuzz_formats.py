@@ -22,7 +22,7 @@ from referee.episodes.formats import native
 from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.npy import NpyWriter
 from referee.episodes.formats.pickled import frames_of, lists_of, write_data
-from referee.episodes.formats.safe import READER
+from referee.reading.safe_load import READER
 
 pytestmark = pytest.mark.usefixtures("inline")
 MEMORY = 700 << 20

@@ -24,8 +24,8 @@ import torch
 from torch.utils.data import Dataset
 
 from referee import checksums, files
-from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
+from referee.reading.safe_load import load_torch
 
 FORMAT = "referee-frames-1"
 _IMAGES, _HEADER = "archive/data/0", "archive/referee.json"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from referee.errors import RefereeError
+from referee.errors import EpisodeError as EpisodeError
 
 IMAGES = ("main_images", "extra_view_images")
 PROGRESS = "progress"
@@ -26,10 +26,6 @@ HELD = "held"
 """Whether the arm had to hold on the way to a state, or something about it is not known."""
 ACTION_LOW, ACTION_HIGH = "action_low", "action_high"
 """In `Meta.extra`: the bounds of the actions, one number per entry, in the units of the environment that took them."""
-
-
-class EpisodeError(RefereeError):
-    """An episode, or a file that should hold one, is not as it must be."""
 
 
 @dataclass(frozen=True)

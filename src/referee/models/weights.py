@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from referee import checksums
-from referee.episodes.formats.safe import load_pickle, load_torch
 from referee.models.contract import ModelError, ModelSpec, RewardModel
 from referee.models.resnet import LAYOUTS, arch_named, map_size
 from referee.models.spec import MAIN_NAMES
+from referee.reading.safe_load import load_pickle, load_torch
 
 _log = logging.getLogger(__name__)
 State = dict[str, Tensor]

@@ -17,10 +17,10 @@ from PIL import Image, UnidentifiedImageError
 
 from referee.episodes.episode import EpisodeError
 from referee.episodes.formats.frames import decode_picture, naming
-from referee.episodes.formats.npy_header import read_header
 from referee.errors import RefereeError
 from referee.models.contract import check_shape, select_views
 from referee.models.spec import ModelSpec
+from referee.reading.npy_header import read_header
 
 TYPES = ("application/json", "application/x-npy", "image/png", "image/jpeg")
 MAX_FRAMES = 256

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from referee import checksums, files
-from referee.episodes.formats.safe import load_torch
 from referee.errors import RefereeError
+from referee.reading.safe_load import load_torch
 
 NAME = "checkpoint.pt"
 DOCUMENTED = ("epoch", "model_state_dict", "optimizer_state_dict", "train_loss", "train_acc")

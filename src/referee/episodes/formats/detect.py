@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from referee.episodes.episode import Episode, EpisodeError
-from referee.episodes.formats import hdf5, lerobot, media, native, npy, pickled, safe
+from referee.episodes.formats import hdf5, lerobot, media, native, npy, pickled
 from referee.episodes.formats.frame_labels import FrameLabels, labelled
 from referee.episodes.formats.frames import FILMS, GIF, PICTURES, naming
 from referee.episodes.store import EPISODES, MANIFEST, EpisodeStore
+from referee.reading.safe_load import load_torch
 
 PICKLES = (".pkl", ".pickle")
 HDF5 = (".hdf5", ".h5")
@@ -200,7 +201,7 @@ def _has_pictures(folder: Path) -> bool:
 
 
 def _refuse_dataset(path: Path) -> None:
-    value = safe.load_torch(path)
+    value = load_torch(path)
     if isinstance(value, dict) and {"images", "labels"} <= value.keys() and isinstance(value["images"], list):
         raise EpisodeError(
             f"{path}: is a dataset of {len(value['images'])} frames, whose order in episodes is lost: "

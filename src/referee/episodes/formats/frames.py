@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +15,7 @@ from PIL import Image, ImageSequence, UnidentifiedImageError
 from referee import files
 from referee.episodes.episode import EpisodeError
 from referee.optional import require
+from referee.reading import naming as reading
 
 MAX_EPISODE_BYTES = 4 << 30
 """What one episode may take in memory."""
@@ -30,17 +29,12 @@ _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turns what a library makes of a broken file into one line that names it."""
-    try:
-        yield
-    except EpisodeError as error:
-        raise error if str(path) in str(error) else EpisodeError(f"{path}: {error}") from error
-    except (
-        OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError, OverflowError, MemoryError,
-        EOFError, SyntaxError, struct.error, zlib.error, Image.DecompressionBombError,
-    ) as error:  # fmt: skip
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise EpisodeError(f"{path}: cannot be read ({reason.splitlines()[0]})") from error
+    """See `reading.naming`; a picture that is too large is a broken file, too."""
+    with reading.naming(path):
+        try:
+            yield
+        except Image.DecompressionBombError as error:
+            raise ValueError(str(error)) from error
 
 
 def check_size(frames: int, bytes_per_frame: int) -> None:

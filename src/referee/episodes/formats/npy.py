@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from referee.episodes.episode import HELD, Episode, EpisodeError, Meta
-from referee.episodes.formats import aligned, numbered, observations, parse, safe
+from referee.episodes.formats import aligned, numbered, observations
+from referee.episodes.formats.episode_parts import Parts, load_episodes, parts_of
+from referee.reading import parse
 
 MAIN = "base_camera"
 """The name of the main camera where an episode has none."""
@@ -35,11 +37,11 @@ def read_file(path: Path) -> Episode:
 
 def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
     """The episodes in some files."""
-    return safe.load_episodes("npy episodes", paths)
+    return load_episodes(f"{__name__}:parse_parts", paths)
 
 
-def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
-    """The episode in the bytes of a file."""
+def parse_parts(data: memoryview, path: Path) -> Iterator[Parts]:
+    """The episode in the bytes of a file, as what it is made of."""
     value = parse.npy_value(data)
     if not isinstance(value, dict) or not isinstance(value.get("images"), dict) or "labels" not in value:
         raise EpisodeError("is no trajectory: it needs a dict of images and labels")
@@ -54,7 +56,7 @@ def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
     observations.place(observed, frames)
     number = int(path.stem) if path.stem.isdecimal() and len(path.stem) < 13 else 0
     meta = Meta(source=str(path), cameras=observed.cameras, episode=number)
-    return iter([aligned.assemble(observed.arrays, meta, success=labels >= 0.5)])
+    return iter([parts_of(aligned.assemble(observed.arrays, meta, success=labels >= 0.5))])
 
 
 class NpyWriter:

@@ -43,8 +43,10 @@ import numpy as np
 
 from referee import files
 from referee.episodes.episode import GRASP, HELD, WHOLE_SUCCESS, Episode, EpisodeError, Meta
-from referee.episodes.formats import aligned, numbered, observations, parse, safe
+from referee.episodes.formats import aligned, numbered, observations
+from referee.episodes.formats.episode_parts import Parts, load_episodes, parts_of
 from referee.episodes.formats.observations import Observed, number
+from referee.reading import parse
 
 PROTOCOL = 4
 SUCCESS = ("success", "is_success", "succeed", "is_obj_placed")
@@ -62,22 +64,22 @@ def read(path: Path) -> Iterator[Episode]:
 
 def read_files(paths: Iterable[Path]) -> Iterator[Episode]:
     """The same of several files, one after the other."""
-    return safe.load_episodes("pickled episodes", paths)
+    return load_episodes(f"{__name__}:parse_parts", paths)
 
 
-def parse_episodes(data: memoryview, path: Path) -> Iterator[Episode]:
-    """The episodes in the bytes of a file."""
+def parse_parts(data: memoryview, path: Path) -> Iterator[Parts]:
+    """The episodes in the bytes of a file, as what they are made of."""
     value = parse.pickle_value(data)
     if isinstance(value, dict):
-        return iter(list(_read(value, path)))  # one; whoever asks sees that it is the last
+        return iter([parts_of(each) for each in _read(value, path)])  # one; whoever asks sees that it is the last
     return _released(_read(value, path), parse.releaser(data))
 
 
-def _released(episodes: Iterator[Episode], release: Callable[[], None]) -> Iterator[Episode]:
+def _released(episodes: Iterator[Episode], release: Callable[[], None]) -> Iterator[Parts]:
     """The same episodes; what was read of the file for each is let go of."""
     for episode in episodes:
         release()
-        yield episode
+        yield parts_of(episode)
 
 
 def _read(value: Any, path: Path) -> Iterator[Episode]:

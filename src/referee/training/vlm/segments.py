@@ -14,9 +14,9 @@ import numpy as np
 from referee import checksums
 from referee.datasets.windows import INFO, LABELS, SEGMENTS
 from referee.episodes.episode import IMAGES
-from referee.episodes.formats.safe import load_pickle
 from referee.errors import RefereeError
 from referee.models.window import Window
+from referee.reading.safe_load import load_pickle
 
 MAX_FRAMES = 1 << 40
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from referee.episodes.episode import EpisodeError
-from referee.episodes.formats.npy_header import read_header
+from referee.reading.npy_header import read_header
 
 
 def saved(array: np.ndarray) -> memoryview:

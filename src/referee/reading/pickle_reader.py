@@ -1,9 +1,9 @@
 """Reads a pickle as data: no name in it is looked up, and nothing in it is ever called.
 
 A pickle is a program for a small stack machine. This is that machine without its dangerous half. A name is a mere
-token; the few names that data needs (see `rebuild`) each stand for a function of ours that makes an array, a number or
-a container, and any other name ends the reading. Whatever is made is paid, before it is made, from a budget that
-follows from the size of the file. Long bytes are not copied: they stay views of what is read.
+token; the few names that data needs (see `pickle_types`) each stand for a function of ours that makes an array, a
+number or a container, and any other name ends the reading. Whatever is made is paid, before it is made, from a budget
+that follows from the size of the file. Long bytes are not copied: they stay views of what is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from referee.episodes.episode import EpisodeError
+from referee.errors import EpisodeError
 
 MEMORY_FACTOR, MEMORY_BASE = 24, 64 << 20
 """A file of n bytes may make objects of 24 n + 64 MiB: honest files of small arrays need about 15 n."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from referee.episodes.episode import EpisodeError
-from referee.episodes.formats.inert import Budget, Name, Reader, Unfinished, key
+from referee.errors import EpisodeError
+from referee.reading.pickle_reader import Budget, Name, Reader, Unfinished, key
 
 MAX_AXES = 32
 CODE = re.compile(r"[biufc](1|2|4|8|16)|[SU][1-9][0-9]{0,4}|O8?")

@@ -17,13 +17,14 @@ import pytest
 
 from episodes.examples import make_episode
 from referee.episodes import EpisodeError
-from referee.episodes.formats import client, limits, pickled, safe
+from referee.episodes.formats import pickled
 from referee.episodes.formats.detect import read_any
 from referee.episodes.formats.pickled import lists_of, write_data
+from referee.reading import client, limits, safe_load
 
 EXTRA = """
 import os, sys, time; sys.path[:] = sys.argv[2:]
-from referee.episodes.formats import child, limits, read_ops
+from referee.reading import child, limits, ways
 def spin(data, path):
     while True: pass
 def hoard(data, path):
@@ -34,7 +35,7 @@ def crash(data, path):
     os.abort()
 def fail(data, path):
     raise ZeroDivisionError("ours")
-read_ops.WAYS.update(spin=spin, hoard=hoard, sleep=sleep, crash=crash, fail=fail)
+ways.WAYS.update(spin=spin, hoard=hoard, sleep=sleep, crash=crash, fail=fail)
 limits.CPU_BASE = 1.0
 {more}
 child.serve(int(sys.argv[1]))
@@ -73,17 +74,17 @@ def test_a_file_that_breaks_a_limit_is_refused_and_the_next_is_read(
 ) -> None:
     path = written(tmp_path / "x.pkl", [1, 2])
     assert refusal("spin", path) == "took more than 1 s of CPU time to read: refused"
-    assert safe.load_pickle(path) == [1, 2]
+    assert safe_load.load_pickle(path) == [1, 2]
     assert refusal("hoard", path) == "takes more than 512 MiB of memory to read: refused"
-    assert safe.load_pickle(path) == [1, 2]
+    assert safe_load.load_pickle(path) == [1, 2]
     assert refusal("crash", path) == "ended the process that read it with SIGABRT: refused"
-    assert safe.load_pickle(path) == [1, 2]
+    assert safe_load.load_pickle(path) == [1, 2]
     with pytest.raises(client.Fault, match="ZeroDivisionError: ours"):
         client.read_value("fail", path)
     monkeypatch.setattr(limits, "WALL_BASE", 0.0)
     monkeypatch.setattr(limits, "WALL_FACTOR", 1.0)
     assert refusal("sleep", path) == "was not read within 1 s: refused"
-    assert safe.load_pickle(path) == [1, 2]
+    assert safe_load.load_pickle(path) == [1, 2]
 
 
 def test_limits_follow_from_the_size() -> None:
@@ -162,13 +163,13 @@ def test_episodes_hold_no_descriptors_and_are_independent(tmp_path: Path) -> Non
 
 
 def _in_a_worker(path: Path, answers: "multiprocessing.Queue[object]") -> None:
-    answers.put((safe.load_pickle(path), client._CLIENT._process._popen.pid))  # type: ignore[union-attr]
+    answers.put((safe_load.load_pickle(path), client._CLIENT._process._popen.pid))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_daemonic_worker_has_its_own_process(tmp_path: Path, method: str) -> None:
     path = written(tmp_path / "x.pkl", {"a": 1})
-    safe.load_pickle(path)
+    safe_load.load_pickle(path)
     ours = client._CLIENT._process
     context = multiprocessing.get_context(method)
     answers = context.Queue()
@@ -190,14 +191,15 @@ def test_a_daemonic_worker_has_its_own_process(tmp_path: Path, method: str) -> N
     thread.join()
     worker.join(30)
     assert value == {"a": 1} and ours is not None and pid != ours._popen.pid
-    assert safe.load_pickle(path) == {"a": 1} and client._CLIENT._process is ours
+    assert safe_load.load_pickle(path) == {"a": 1} and client._CLIENT._process is ours
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     path = written(tmp_path / "x.pkl", 1)
     script = (
-        "import sys, time; from pathlib import Path; from referee.episodes.formats import client, safe;"
-        "safe.load_pickle(Path(sys.argv[1])); print(client._CLIENT._process._popen.pid, flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from referee.reading import client, safe_load;"
+        "safe_load.load_pickle(Path(sys.argv[1])); print(client._CLIENT._process._popen.pid, flush=True);"
+        "time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -233,13 +235,13 @@ def test_without_memfd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_small_arrays_come_back(tmp_path: Path) -> None:
     arrays = [np.full(3, number) for number in range(3000)]
-    back = safe.load_pickle(written(tmp_path / "x.pkl", arrays))
+    back = safe_load.load_pickle(written(tmp_path / "x.pkl", arrays))
     assert len(back) == 3000 and all(np.array_equal(a, b) for a, b in zip(arrays, back, strict=True))
 
 
 def test_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.pkl")
-    for load in (safe.load_pickle, safe.load_npy, safe.load_torch):
+    for load in (safe_load.load_pickle, safe_load.load_npy, safe_load.load_torch):
         with pytest.raises(EpisodeError, match=r"x\.pkl: is no file"):
             load(tmp_path / "x.pkl")
 
@@ -250,8 +252,8 @@ def test_it_says_when_it_cannot_start(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(tmp_path / "nothing"))
         with pytest.raises(EpisodeError, match="process that reads files cannot be started"):
-            safe.load_pickle(path)
-    assert safe.load_pickle(path) == 1
+            safe_load.load_pickle(path)
+    assert safe_load.load_pickle(path) == 1
 
 
 def test_files_are_read_in_the_order_given(tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from referee.episodes.episode import EpisodeError
-from referee.episodes.formats import child, parse
-from referee.episodes.formats.frames import naming
-from referee.episodes.formats.handover import Part, lengths, padded, unpack
-from referee.episodes.formats.limits import Limits, limits_for
+from referee.errors import EpisodeError
+from referee.reading import child, parse
+from referee.reading.handover import Part, lengths, padded, unpack
+from referee.reading.limits import Limits, limits_for
+from referee.reading.naming import naming
 
 START_SECONDS = 120
 _MAX_PENDING = 8
@@ -36,9 +36,7 @@ _MAX_BUFFERS = 500
 AHEAD = 2
 """Files that are asked for at once: while one is looked at or handed over, the next is read."""
 END = object()
-_START = (
-    "import sys; sys.path[:] = sys.argv[2:]; from referee.episodes.formats.child import serve; serve(int(sys.argv[1]))"
-)
+_START = "import sys; sys.path[:] = sys.argv[2:]; from referee.reading.child import serve; serve(int(sys.argv[1]))"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

@@ -1,6 +1,6 @@
 """The process that reads files which others wrote: it serves one parent until that hangs up.
 
-Each request names a way to read (see `read_ops`) and comes with the open file. Each answer is one value or episode; a
+Each request names a way to read (see `ways`) and comes with the open file. Each answer is one value; a
 long one is written to a block of shared memory, which the parent hands back once it has read it. Before each answer the
 process limits its own memory and CPU time by the size of the file (see `limits`). Running out of memory is answered,
 and then the process ends; running out of time ends it. The parent tells both apart and starts another.
@@ -20,16 +20,14 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from referee.episodes.episode import EpisodeError
-from referee.episodes.formats import parse
-from referee.episodes.formats.frames import naming
-from referee.episodes.formats.handover import Parcel
-from referee.episodes.formats.limits import Keeper, limits_for
-
-if TYPE_CHECKING:
-    from referee.episodes.formats.read_ops import Way
+from referee.errors import EpisodeError
+from referee.reading import parse
+from referee.reading.handover import Parcel
+from referee.reading.limits import Keeper, limits_for
+from referee.reading.naming import naming
+from referee.reading.ways import Way, way_named
 
 LENGTH = struct.Struct("<Q")
 INLINE = 64 << 10
@@ -92,8 +90,6 @@ class _Stream:
 
 def serve(handle: int) -> None:
     """Answer requests until the parent hangs up."""
-    from referee.episodes.formats.read_ops import WAYS
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     connection = socket.socket(fileno=handle)
     streams: dict[int, _Stream] = {}
@@ -106,7 +102,7 @@ def serve(handle: int) -> None:
         for each in read:
             blocks.free(each)
         if files:
-            streams[number] = _Stream(WAYS[way], files[0], Path(label), skip)
+            streams[number] = _Stream(way_named(way), files[0], Path(label), skip)
         keeper.hold_to(streams[number].limits)
         if not _answer(connection, streams, number, blocks):
             return

@@ -9,14 +9,12 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from referee.episodes.episode import Episode, Meta
-from referee.episodes.formats import rebuild
-from referee.episodes.formats.parse import TensorView
+from referee.reading import pickle_types
+from referee.reading.parse import TensorView
 
 ALIGNMENT = 64
 IN_FILE, IN_BLOCK = 0, 1
@@ -76,7 +74,7 @@ def padded(length: int) -> int:
 
 
 class _Pickler(pickle.Pickler):
-    """Of plain values, arrays, descriptions of tensors, views of the file, and episodes."""
+    """Of plain values, arrays, descriptions of tensors, and views of the file."""
 
     def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], None]) -> None:
         super().__init__(file, 5, buffer_callback=keep)
@@ -89,8 +87,6 @@ class _Pickler(pickle.Pickler):
         if kind is TensorView:
             storage = value.storage
             return _tensor, (storage.kind, storage.start, storage.length, value.offset, value.size, value.stride)
-        if kind is Episode:
-            return _episode, ({name: getattr(value, name) for name in _FIELDS}, vars(value.meta))
         return NotImplemented
 
 
@@ -119,7 +115,7 @@ class _Unpickler(pickle.Unpickler):
             flat = np.frombuffer(content, np.uint8) if length else np.empty(0, np.uint8)
             if kind == "bool":
                 flat = (flat != 0).view(np.uint8)
-            elif flat.ctypes.data % rebuild.itemsize(kind):
+            elif flat.ctypes.data % pickle_types.itemsize(kind):
                 flat = flat.copy()
             base = self._bases[start, kind] = torch.from_numpy(flat).view(getattr(torch, kind))
         return base.as_strided(size, stride, offset)
@@ -133,13 +129,9 @@ def _tensor(*description: Any) -> None:
     """Only a name: the unpickler makes tensors."""
 
 
-def _episode(values: dict[str, Any], meta: dict[str, Any]) -> Episode:
-    return Episode(**values, meta=Meta(**meta))
-
-
 def _allowed() -> dict[tuple[str, str], Any]:
     """The names in what numpy and this module make of arrays and numbers."""
-    names: dict[tuple[str, str], Any] = {(__name__, "_view"): _view, (__name__, "_episode"): _episode}
+    names: dict[tuple[str, str], Any] = {(__name__, "_view"): _view}
     samples = [
         np.zeros(2),
         np.zeros((2, 2), order="F"),
@@ -156,5 +148,4 @@ def _allowed() -> dict[tuple[str, str], Any]:
     return names | plain
 
 
-_FIELDS = [each.name for each in fields(Episode) if each.name != "meta"]
 _ALLOWED = _allowed()

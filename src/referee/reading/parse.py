@@ -1,4 +1,4 @@
-"""The bytes of a `.pkl`, `.npy` or `.pt` file as a value, read by `inert`; `safe` decides in which process.
+"""The bytes of a `.pkl`, `.npy` or `.pt` file as a value; `safe_load` decides in which process it is read.
 
 Sizes are checked against the file before anything is allocated. Long arrays stay views of the file. A tensor is only
 described: the process that asked for it makes it, so that this one needs no torch.
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from referee.episodes.episode import EpisodeError
-from referee.episodes.formats import rebuild
-from referee.episodes.formats.inert import Budget, Reader
-from referee.episodes.formats.npy_header import read_header
+from referee.errors import EpisodeError
+from referee.reading import pickle_types
+from referee.reading.npy_header import read_header
+from referee.reading.pickle_reader import Budget, Reader
 
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError, KeyError)
 _ENTRY_BYTES, _TENSOR_BYTES = 1024, 512
@@ -45,10 +45,10 @@ class TensorView:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return math.prod(self.size) * rebuild.itemsize(self.storage.kind)
+        return math.prod(self.size) * pickle_types.itemsize(self.storage.kind)
 
 
-class StoredElements(rebuild.Storage):
+class StoredElements(pickle_types.Storage):
     """A storage of a `.pt`; its place is known once all of an older file was read."""
 
     def __init__(self, kind: str, length: int, start: int = -1) -> None:
@@ -91,7 +91,7 @@ def releaser(data: memoryview) -> Callable[[], None]:
 
 def pickle_value(data: memoryview) -> Any:
     """The value in a pickle; tensors come out as arrays, and bytes of more than 4 KiB as views of the file."""
-    return Reader(data, rebuild.NAMES, Budget(len(data)), release=releaser(data)).load()
+    return Reader(data, pickle_types.NAMES, Budget(len(data)), release=releaser(data)).load()
 
 
 def npy_value(data: memoryview) -> Any:
@@ -99,15 +99,15 @@ def npy_value(data: memoryview) -> Any:
     dtype, shape, fortran, start = read_header(data)
     budget = Budget(len(data))
     if dtype.kind == "O":
-        value = Reader(data, rebuild.NAMES, budget, position=start).load()
+        value = Reader(data, pickle_types.NAMES, budget, position=start).load()
         if not isinstance(value, np.ndarray) or value.dtype.kind != "O" or value.size != 1:
             raise EpisodeError("holds an array of objects, but one dict is needed")
         return value.item()
-    count = rebuild.elements(shape)
+    count = pickle_types.elements(shape)
     if count * dtype.itemsize != len(data) - start:
         raise EpisodeError(f"holds {len(data) - start} bytes of content, but its header says {shape} of {dtype}")
     flat = np.frombuffer(data, dtype, count, start) if count else np.empty(0, dtype)
-    return rebuild.shaped(budget, flat, shape, fortran)
+    return pickle_types.shaped(budget, flat, shape, fortran)
 
 
 def torch_value(data: memoryview) -> Any:
@@ -131,9 +131,9 @@ def _zipped(data: memoryview) -> Any:
     storages: dict[tuple[str, str], StoredElements] = {}
 
     def find(reference: Any) -> StoredElements:
-        target = rebuild.reference(reference)
+        target = pickle_types.reference(reference)
         record = records.get(f"{folder}data/{target.key}")
-        if record is None or target.numel * rebuild.itemsize(target.kind) != record.length:
+        if record is None or target.numel * pickle_types.itemsize(target.kind) != record.length:
             raise EpisodeError(f"is cut off or broken: storage {target.key[:50]} does not fit")
         if (target.key, target.kind) not in storages:
             budget.spend(_TENSOR_BYTES)
@@ -149,8 +149,8 @@ def _legacy(data: memoryview) -> Any:
     storages: dict[str, StoredElements] = {}
 
     def find(reference: Any) -> StoredElements:
-        target = rebuild.reference(reference)
-        length = target.numel * rebuild.itemsize(target.kind)
+        target = pickle_types.reference(reference)
+        length = target.numel * pickle_types.itemsize(target.kind)
         if target.key not in storages:
             budget.spend(_TENSOR_BYTES)
             storages[target.key] = StoredElements(target.kind, length)
@@ -159,12 +159,12 @@ def _legacy(data: memoryview) -> Any:
         return storages[target.key]
 
     reader = Reader(data, _TORCH_NAMES, budget, persistent=find)
-    *_, value, keys = rebuild.legacy_head(reader)
+    *_, value, keys = pickle_types.legacy_head(reader)
     if type(keys) is not list or not all(type(key) is str for key in keys) or not storages.keys() <= set(keys):
         raise EpisodeError("is broken: it does not list its storages")
     for key in keys:
         storage = storages.get(key)
-        if storage is None or reader.size(8) * rebuild.itemsize(storage.kind) != storage.length:
+        if storage is None or reader.size(8) * pickle_types.itemsize(storage.kind) != storage.length:
             raise EpisodeError(f"is cut off or broken: storage {key[:50]} does not fit")
         storage.start = reader.position
         reader.take(storage.length)
@@ -222,7 +222,7 @@ def _tensor(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     if len(arguments) not in (6, 7):
         raise EpisodeError("holds a broken tensor")
     storage, offset, size, stride = arguments[:4]
-    rebuild.check_tensor(storage, offset, size, stride)
+    pickle_types.check_tensor(storage, offset, size, stride)
     if not isinstance(storage, StoredElements):
         raise EpisodeError("holds a tensor without a storage")
     reader.budget.spend(_TENSOR_BYTES)
@@ -242,9 +242,9 @@ def _size(reader: Reader, arguments: tuple[Any, ...]) -> Any:
     return tuple(arguments[0])
 
 
-_TORCH_NAMES: Mapping[str, rebuild.Build | None] = {
-    **{name: build for name, build in rebuild.NAMES.items() if name != "torch.storage._load_from_bytes"},
-    **{f"torch.{name}": None for name in rebuild.STORAGES},
+_TORCH_NAMES: Mapping[str, pickle_types.Build | None] = {
+    **{name: build for name, build in pickle_types.NAMES.items() if name != "torch.storage._load_from_bytes"},
+    **{f"torch.{name}": None for name in pickle_types.STORAGES},
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch.Size": _size,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from referee.episodes.episode import EpisodeError
-from referee.episodes.formats import rebuild
+from referee.errors import EpisodeError
+from referee.reading import pickle_types
 
 MAX_HEADER = 10_000
 _ENTRY = re.compile(
@@ -40,14 +40,14 @@ def read_header(data: memoryview) -> Header:
         raise EpisodeError("is cut off or has a broken header")
     found = _entries(bytes(data[start : start + length]).decode("latin1").strip())
     code, flag, sides = found["descr"]["code"], found["fortran_order"]["flag"], found["shape"]["sides"]
-    if code is None or flag is None or sides is None or not rebuild.CODE.fullmatch(code.lstrip("<>|=")):
+    if code is None or flag is None or sides is None or not pickle_types.CODE.fullmatch(code.lstrip("<>|=")):
         raise EpisodeError("has a broken header, or holds records, which data has no need of")
     try:
         dtype = np.dtype(code)
         shape = tuple(int(side.strip().rstrip("L")) for side in sides.rstrip(", ").split(",") if side)
     except (ValueError, TypeError):
         raise EpisodeError("has a broken header") from None
-    rebuild.elements(shape)
+    pickle_types.elements(shape)
     return Header(dtype, shape, flag == "True", start + length)
 
 

@@ -1,9 +1,9 @@
 """Loads files that strangers wrote, or nobody: `.pkl`, `.npy` and `.pt`. Nothing in them can run.
 
-All three go through `inert`: only plain containers, numbers, text, arrays and tensors come out, sizes are checked
-against the file before anything is allocated, and large arrays stay mapped. This happens in a process of its own (see
-`client`), whose memory and time are limited by the size of the file. REFEREE_READER=inline reads in this process
-instead, for a debugger.
+All three go through `pickle_reader`: only plain containers, numbers, text, arrays and tensors come out, sizes are
+checked against the file before anything is allocated, and large arrays stay mapped. This happens in a process of its
+own (see `client`), whose memory and time are limited by the size of the file. REFEREE_READER=inline reads in this
+process instead, for a debugger.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from referee.episodes.episode import Episode
-from referee.episodes.formats import client, parse
-from referee.episodes.formats.frames import naming
-from referee.episodes.formats.handover import Parcel, unpack
-from referee.episodes.formats.npy_header import read_header
+from referee.reading import client, parse
+from referee.reading.handover import Parcel, unpack
+from referee.reading.naming import naming
+from referee.reading.npy_header import read_header
+from referee.reading.ways import way_named
 
 READER = "REFEREE_READER"
 
@@ -44,26 +44,22 @@ def load_torch(path: Path) -> Any:
     return _value("torch", path)
 
 
-def load_episodes(way: str, paths: Iterable[Path]) -> Iterator[Episode]:
-    """The episodes in some files, in order, read in one of the `read_ops` that give episodes."""
+def load_all(way: str, paths: Iterable[Path]) -> Iterator[Any]:
+    """All values in some files, in order. way: see `ways.way_named`."""
     if not _inline():
         yield from client.read_all(way, paths)
         return
-    from referee.episodes.formats.read_ops import WAYS
-
     for path in paths:
         with naming(path):
-            yield from WAYS[way](_map(path), path)
+            yield from way_named(way)(_map(path), path)
 
 
 def _value(way: str, path: Path) -> Any:
     if not _inline():
         return client.read_value(way, path)
-    from referee.episodes.formats.read_ops import WAYS
-
     with naming(path):
         data = _map(path)
-        parcel = Parcel(next(WAYS[way](data, path)), data)
+        parcel = Parcel(next(way_named(way)(data, path)), data)
         return unpack(parcel.body, parcel.parts, [bytearray(each) for each in parcel.contents], data)
 
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from referee.episodes import EpisodeError
-from referee.episodes.formats import inert, rebuild, safe
+from referee.reading import pickle_reader, pickle_types, safe_load
 
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def same(was: object, now: object) -> None:
 def load(data: bytes, folder: Path, ending: str = ".pkl") -> object:
     path = folder / f"file{ending}"
     path.write_bytes(data)
-    return {".pkl": safe.load_pickle, ".npy": safe.load_npy, ".pt": safe.load_torch}[ending](path)
+    return {".pkl": safe_load.load_pickle, ".npy": safe_load.load_npy, ".pt": safe_load.load_torch}[ending](path)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -97,7 +97,7 @@ def test_large_arrays_stay_mapped(tmp_path: Path) -> None:
     path = tmp_path / "large.pkl"
     path.write_bytes(pickle.dumps([np.full((1000, 1000), index, np.uint8) for index in range(40)], 4))
     tracemalloc.start()
-    arrays = safe.load_pickle(path)
+    arrays = safe_load.load_pickle(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -128,14 +128,14 @@ def refuse(data: bytes, folder: Path, ending: str = ".pkl") -> str:
     text = str(error.value)
     tracemalloc.start()
     begin = time.perf_counter()
-    os.environ[safe.READER] = "inline"
+    os.environ[safe_load.READER] = "inline"
     try:
         with pytest.raises(EpisodeError) as error:
             load(data, folder, ending)
         seconds, peak = time.perf_counter() - begin, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        del os.environ[safe.READER]
+        del os.environ[safe_load.READER]
     assert str(error.value) == text
     assert text.startswith(f"{folder / 'file'}{ending}: ") and "\n" not in text
     assert peak < 30 * len(data) + (100 << 20) and seconds < 30
@@ -337,10 +337,10 @@ LOAD = """
 import resource, sys, time
 from pathlib import Path
 from referee.episodes import EpisodeError
-from referee.episodes.formats import inert, rebuild, safe
+from referee.reading import pickle_reader, pickle_types, safe_load
 before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 try:
-    value = safe.load_pickle(Path(sys.argv[1]))
+    value = safe_load.load_pickle(Path(sys.argv[1]))
     said = "read"
 except EpisodeError as error:
     said = str(error)
@@ -354,7 +354,7 @@ def test_what_is_made_is_charged(tmp_path: Path, name: str) -> None:
     path = tmp_path / "file.pkl"
     data, reason = SPENDTHRIFT[name]
     path.write_bytes(data)
-    environment = {**os.environ, safe.READER: "inline"}
+    environment = {**os.environ, safe_load.READER: "inline"}
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, timeout=60, env=environment, check=True
     )
@@ -380,10 +380,10 @@ def test_each_thing_costs_at_least_what_it_takes(name: str, arguments: bytes) ->
     count = 20_000
     before = b"".join([*(memoed(b"N", slot) for slot in range(8)), memoed(dtype("f8"), 8), memoed(b"N", 9)])
     data = memoryview(called(name, arguments, count, before))
-    budget = inert.Budget(len(data))
+    budget = pickle_reader.Budget(len(data))
     full = budget.left
     tracemalloc.start()
-    made = inert.Reader(data, rebuild.NAMES, budget).run()
+    made = pickle_reader.Reader(data, pickle_types.NAMES, budget).run()
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert len(made) == count and full - budget.left > 0.9 * taken
@@ -416,13 +416,13 @@ def test_plain_npy_comes_back(tmp_path: Path, dtype: str, order: str) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(dtype, order=order)  # type: ignore[call-overload]
     path = tmp_path / "x.npy"
     np.save(path, array)
-    same(array, safe.load_npy(path))
+    same(array, safe_load.load_npy(path))
 
 
 def test_plain_npy_is_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4000, 1000), np.float32))
     tracemalloc.start()
-    array = safe.load_npy(tmp_path / "x.npy")
+    array = safe_load.load_npy(tmp_path / "x.npy")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20 and array.shape == (4000, 1000)
     tracemalloc.stop()
 
@@ -467,12 +467,12 @@ def test_versions_of_npy(tmp_path: Path, version: int) -> None:
 def test_object_npy_holds_one_value(tmp_path: Path) -> None:
     value = {"images": {"front": np.ones((2, 3, 4, 4), np.float32)}, "labels": np.zeros(2, np.float32)}
     np.save(tmp_path / "x.npy", value, allow_pickle=True)  # type: ignore[arg-type]
-    loaded = safe.load_npy(tmp_path / "x.npy")
+    loaded = safe_load.load_npy(tmp_path / "x.npy")
     same(value["labels"], loaded["labels"])
     same(value["images"]["front"], loaded["images"]["front"])  # type: ignore[call-overload]
     np.save(tmp_path / "x.npy", np.array([1, None], object), allow_pickle=True)
     with pytest.raises(EpisodeError, match="one dict is needed"):
-        safe.load_npy(tmp_path / "x.npy")
+        safe_load.load_npy(tmp_path / "x.npy")
 
 
 # -- .pt ---------------------------------------------------------------------------------------------------------------
@@ -500,7 +500,7 @@ def test_pt_comes_back_as_torch_reads_it(tmp_path: Path) -> None:
     }
     path = tmp_path / "x.pt"
     path.write_bytes(saved(value))
-    ours, theirs = safe.load_torch(path), torch.load(path, weights_only=True)
+    ours, theirs = safe_load.load_torch(path), torch.load(path, weights_only=True)
     assert (
         ours["labels"] == theirs["labels"] and ours["metadata"] == theirs["metadata"] and ours["size"] == (5, 4, 4, 3)
     )
@@ -547,6 +547,6 @@ def test_broken_pt_is_refused(tmp_path: Path, data: bytes) -> None:
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(EpisodeError, match=r"away\.pkl"):
-        safe.load_pickle(tmp_path / "away.pkl")
+        safe_load.load_pickle(tmp_path / "away.pkl")
     with pytest.raises(EpisodeError, match=str(tmp_path)):
-        safe.load_npy(tmp_path)
+        safe_load.load_npy(tmp_path)
