@@ -21,7 +21,8 @@ from referee.models.vlm import make_input_builder, qwen
 from referee.models.vlm.encode import IGNORED
 from referee.models.vlm.judge import HistoryVLMRewardModel, ReadOut
 from referee.models.vlm.qwen import QwenOptions
-from referee.training.vlm.batches import answer_inputs, answer_loss, reversed_some, shift_window
+from referee.training.parallel import Group
+from referee.training.vlm.batches import MicroBatchSampler, answer_inputs, answer_loss, reversed_some, shift_window
 from referee.training.vlm.segments import read_segments
 from referee.training.vlm.settings import FineTuning
 from referee.training.vlm.sft import fine_tune, prepare, read_data
@@ -111,6 +112,26 @@ def test_micro_batches_change_nothing(base: Path, data: Path, tmp_path: Path) ->
         found.append(_weights(trainer))
     for other in found[1:]:
         assert all(torch.allclose(found[0][name], other[name], atol=2e-5) for name in other)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_processes_share_the_windows_of_each_step(base: Path, data: Path, tmp_path: Path, world: int) -> None:
+    """Of 21 windows, a step has 16 and the next 5: each counts once, and every process has as many micro-batches."""
+    settings = _settings(base, data, tmp_path, global_batch_size=16, micro_batch_size=4, num_processes=world)
+    alone, shared = MicroBatchSampler(21, settings, Group(), lambda: 2), []
+    for rank in range(world):
+        sampler = MicroBatchSampler(21, settings, Group("ddp", rank, world), lambda: 2)
+        shared.append([each for (each,) in sampler])
+        assert len(shared[-1]) == len(sampler) == {1: 6, 2: 3, 4: 2}[world]
+    every = [each for has in shared for each in has]
+    for (whole,) in alone:  # the second epoch
+        same = [each for each in every if (each.step, each.number) == (whole.step, whole.number)]
+        assert len(same) == 1 and np.array_equal(same[0].indices, whole.indices) and same[0].weight == whole.weight
+    assert sorted(np.concatenate([each.indices for (each,) in alone])) == list(range(21))
+    for step in (2, 3):
+        some = [each for each in every if each.step == step]
+        assert sum(each.weight * len(each.indices) for each in some) == pytest.approx(1.0)
+        assert len({rank for rank, has in enumerate(shared) if any(each.step == step for each in has)}) == world
 
 
 def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(base: Path, data: Path, tmp_path: Path) -> None:
