@@ -16,6 +16,23 @@ UNTYPED = ["--allow-untyped-defs", "--allow-incomplete-defs", "--allow-untyped-c
 """A block may leave out its own annotations, for brevity; what it takes from Referee is checked."""
 
 
+REFINED = """
+import gymnasium as gym
+import referee
+
+env = referee.RewardModelWrapper(gym.make("FetchReach-v4", render_mode="rgb_array"), "model", mode="per_step")
+refiner = referee.Refiner("model", "refined", "log", mode="per_step")
+refiner.update(env, 3)
+env.swap("x")
+several = referee.RewardModelWrapper(gym.make_vec("FetchReach-v4", num_envs=2), "model", alarm=True, success="succeed")
+refiner.update(several, 4)
+if several.alarm is not None:
+    raised: int | None = several.alarm.raised_at
+inside: gym.Env[object, object] = env
+"""
+"""A refiner takes what the wrapper returns, around an environment of a real type: without a cast or an ignore."""
+
+
 def as_module(sources: list[str]) -> str:
     """The blocks of a page as one module; names that the page takes as given may be anything."""
     trees = [ast.parse(source) for source in sources]
@@ -52,9 +69,12 @@ def test_python_of_the_docs_is_typed(tmp_path: Path) -> None:
             stem = name(page).removesuffix(".md").replace("/", "_").replace(".", "_").replace("-", "_")
             (tmp_path / f"page_{stem}.py").write_text(as_module(sources))
             count += 1
+    (tmp_path / "refined.py").write_text(REFINED)
     assert count > 10 and not (said := check(tmp_path)), said
     (tmp_path / "page_wrong.py").write_text("from referee import RewardModelWraper\n")
-    assert "RewardModelWraper" in check(tmp_path)
+    (tmp_path / "misspelt.py").write_text(REFINED + 'referee.RewardModelWrapper(env, "model", mod="terminal")\n')
+    said = check(tmp_path)
+    assert "RewardModelWraper" in said and '"mod"' in said
 
 
 def test_names_that_a_page_takes_as_given_may_be_anything() -> None:

@@ -69,7 +69,7 @@ def test_update_asks_retrains_and_swaps(model: referee.Artifact, tmp_path: Path)
     last = rounds[-1]
     assert last is not None and last.answered == 48 and last.compared is not None
     assert last.swapped and last.compared.loss[1] < last.compared.loss[0]
-    assert env.scorer.artifact is refiner.artifact is not model  # type: ignore[attr-defined]
+    assert env.scorer.artifact is refiner.artifact is not model
     assert referee.load(tmp_path / f"refined/versions/v{last.version}").provenance["refined"]["step"] == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from referee.config import PandaEnvConfig
 from referee.envs import make_vec
 from referee.errors import RefereeError
 from referee.metrics.gate import first, gate
-from referee.models import Artifact, Calibration, ModelSpec, build
+from referee.models import Artifact, Calibration, ModelSpec, Reference, build
+from referee.models.artifact import embed
 from referee.rewards.wrapper import RewardModelWrapper
 
 PIXELS, FRAMES = 16, 64
@@ -388,6 +389,116 @@ def test_an_env_that_does_not_say_when_it_resets_is_refused() -> None:
     del made.metadata["autoreset_mode"]
     with pytest.raises(RefereeError, match="autoreset_mode"):
         RewardModelWrapper(made, ARTIFACT)
+
+
+# --- the alarm, and where success is told ---
+
+
+class Dimmed(Film):
+    """A film whose light goes out when somebody says so; told of success under a name of its own, at the end alone."""
+
+    dark = False
+
+    def _observe(self) -> Any:
+        observation = super()._observe()
+        return observation // 8 if type(self).dark else observation
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated, {**info, "succeed": self.number % 2 == 0}
+
+
+def knowing(pictures: np.ndarray) -> Artifact:
+    """The model, with a reference of pictures that it is said to know."""
+    features = embed(ARTIFACT.model, pictures[:, None])
+    reference = Reference.of(features, pictures[:, None]).calibrated(features)
+    return Artifact(ARTIFACT.model, ARTIFACT.calibration, reference=reference)
+
+
+@pytest.fixture
+def light() -> Iterator[None]:
+    Dimmed.dark = False
+    yield
+    Dimmed.dark = False
+
+
+def dimmed(number: int) -> Any:
+    if number == 0:
+        return Dimmed("image")
+    kinds = [lambda place=place: Dimmed("image", place=place) for place in range(number)]
+    return SyncVectorEnv(kinds, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def play(env: Any, steps: int, number: int) -> list[dict[str, Any]]:
+    infos = []
+    for _ in range(steps):
+        *_, terminated, truncated, info = env.step(np.zeros(number, int) if number else 0)
+        infos.append(info)
+        if not number and (terminated or truncated):
+            env.reset()
+    return infos
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_an_alarm_is_raised_once_and_renewed_by_a_better_model(
+    light: None, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    env: Any = RewardModelWrapper(dimmed(number), knowing(PICTURES), mode="per_step", alarm=True)
+    env.reset()
+    steps = 512 // max(1, number)
+    assert not np.any([info["referee/alarm"] for info in play(env, steps, number)])
+    assert env.alarm.raised_at is None and not caplog.text
+    Dimmed.dark = True
+    infos = play(env, steps, number)
+    assert np.all(infos[-1]["referee/alarm"]) and not np.any(infos[0]["referee/alarm"])
+    assert 512 < env.alarm.raised_at <= 1024
+    assert [record.message.startswith("alarm at step ") for record in caplog.records] == [True]
+    assert "unlike those of training" in caplog.text
+    env.swap(knowing(np.concatenate([PICTURES, PICTURES // 8])))
+    assert env.alarm.raised_at is None
+    assert not np.any([info["referee/alarm"] for info in play(env, steps, number)])
+    assert len(caplog.records) == 1 and env.take_scored() is not None
+
+
+def test_no_alarm_unless_asked_for_and_none_without_a_reference() -> None:
+    env = RewardModelWrapper(Film(), ARTIFACT, mode="per_step")
+    env.reset()
+    assert env.alarm is None and "referee/alarm" not in env.step(0)[4]
+    with pytest.raises(RefereeError, match=r"alarm=True: .* leave alarm out, or train the model with Referee"):
+        RewardModelWrapper(Film(), ARTIFACT, alarm=True)
+    watched = RewardModelWrapper(Film(), knowing(PICTURES), alarm=True)
+    with pytest.raises(RefereeError, match="leave alarm out"):
+        watched.swap(ARTIFACT)
+
+
+def by_name(info: Any) -> bool:
+    return bool(info["succeed"])
+
+
+@pytest.mark.parametrize("success", ["succeed", by_name], ids=["key", "function"])
+@pytest.mark.parametrize("mode", ["terminal", "per_step"])
+@pytest.mark.parametrize("number", [0, 4])
+def test_success_is_told_under_any_name(success: Any, mode: Any, number: int) -> None:
+    """gym-hil says `succeed`; all environments of a vector end at once here, as where episodes have one length."""
+    env: Any = RewardModelWrapper(dimmed(number), ARTIFACT, mode=mode, success=success)
+    env.reset()
+    play(env, 20, number)
+    scored = env.take_scored()
+    assert scored.truth is not None and len(scored) == max(1, number) * (20 if mode == "per_step" else 4)
+    pictures = {picture.tobytes(): place for place, picture in enumerate(PICTURES)}
+    numbers = [pictures[image[0].tobytes()] for image in scored.images]
+    assert [bool(place % 2 == 0) for place in numbers] == scored.truth.tolist()
+    silent: Any = RewardModelWrapper(dimmed(number), ARTIFACT, mode=mode)
+    silent.reset()
+    play(silent, 20, number)
+    assert silent.take_scored().truth is None  # it has neither success nor is_success
+
+
+def test_a_key_that_info_does_not_have_is_refused() -> None:
+    env = RewardModelWrapper(Film(), ARTIFACT, mode="per_step", success="succeed")
+    env.reset()
+    with pytest.raises(RefereeError, match=r"info of step\(\) has no 'succeed' \(success=\), only number, nested"):
+        env.step(0)
 
 
 @pytest.mark.slow

@@ -204,6 +204,71 @@ def test_what_is_said_at_the_end_is_not_broken_into_lines_of_80() -> None:
     assert len(lines) == 4 and lines[0].endswith("after 0 steps") and lines[0].startswith(POINT)
 
 
+TINY = [
+    f"env.train.id={POINT}", "env.train.num_envs=4", "env.train.num_processes=1", "env.train.image_size=32",
+    "actor.model.hidden_dims=[16]", "actor.num_threads=1", "runner.eval_episodes=4", "runner.film=false",
+    "runner.eval_interval=1",
+]  # fmt: skip
+TINY_SAC = [
+    *TINY, "actor.global_batch_size=16", "algorithm.rollout_steps=8", "algorithm.utd=0.25", "algorithm.critics=2",
+    "algorithm.replay.capacity=400", "runner.save_interval=1",
+]  # fmt: skip
+
+
+def numbers(folder: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_sac_is_resumed_measured_and_filmed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "gym_sac_mlp", *TINY_SAC, "algorithm.random_steps=32"]
+    assert main([*words, "runner.max_steps=64", "runner.logger.log_path=sac"]) == 0
+    assert "next: referee eval sac" in capsys.readouterr().out
+    again = [*words, "runner.max_steps=128", "runner.logger.log_path=again", "runner.resume_dir=sac"]
+    assert main(again) == 0
+    assert "resuming at step 64" in capsys.readouterr().out
+    assert numbers("again")[-1]["step"] == 128 and "train/critic_loss" in numbers("again")[-1]
+    assert main(["eval", "again", "--episodes", "6"]) == 0
+    assert "of 6" in capsys.readouterr().out
+    assert main(["play", "again", "--episodes", "1", "--out", "film.gif"]) == 0
+    assert Path("film.gif").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_rlpd_learns_from_recorded_demonstrations(capsys: pytest.CaptureFixture[str]) -> None:
+    record("shown", episodes=6, noise=0.2, seed=0)
+    more = ["algorithm.demos.path=shown", "algorithm.demos.only_success=false", "algorithm.settle_steps=0"]
+    words = ["run", "gym_rlpd_mlp", *TINY_SAC, *more, "runner.max_steps=96", "runner.logger.log_path=rlpd"]
+    assert main(words) == 0
+    last = numbers("rlpd")[-1]
+    assert last["step"] == 96 and "eval/success_at_end" in last
+    assert main(["eval", "rlpd/checkpoints/step_96", "--episodes", "4"]) == 0
+
+
+@pytest.mark.slow
+def test_a_reward_model_is_watched_and_refined_while_a_policy_learns(caplog: pytest.LogCaptureFixture) -> None:
+    record("episodes", episodes=12, noise=0.3, seed=0)
+    record("episodes", episodes=12, noise=4.0, seed=1)
+    model = ["actor.model.arch=resnet10", "actor.model.width=8", "actor.model.hidden_dim=8", "runner.max_epochs=2"]
+    assert main(["train", "episodes", "--out", "reward", *model]) == 0
+    caplog.clear()
+    words = [
+        "run", "gym_ppo_mlp_resnet_reward", *TINY, "actor.global_batch_size=64", "algorithm.rollout_steps=32",
+        "algorithm.critic_warmup=0", "reward.model.model_path=reward/checkpoints/best_model",
+        "reward.reward_mode=per_step", "reward.hold_terminal=false", "reward.refine.enabled=true",
+        "reward.refine.labeller=truth", "reward.refine.budget=48", "reward.refine.ask=24", "reward.refine.steps=4",
+        "reward.refine.interval=1",
+        "runner.max_steps=512", "runner.logger.log_path=policy",
+    ]  # fmt: skip
+    assert main(words) == 0
+    rows = numbers("policy")
+    assert max(row.get("refine/asked", 0) for row in rows) >= 24
+    assert any("reward/alarm" in row for row in rows) and any("refine/version" in row for row in rows)
+    assert "is to judge" not in caplog.text  # the same task, with and without its module
+    assert main(["refine", "log", "policy"]) == 0
+    assert json.loads(Path("policy/result.json").read_text())["refinement"]["labels"] == 48
+
+
 @pytest.mark.slow
 def test_from_recorded_episodes_to_a_policy_that_the_learned_reward_taught(capsys: pytest.CaptureFixture[str]) -> None:
     record("episodes", episodes=60, noise=0.5, seed=0)

@@ -30,8 +30,8 @@ from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards.alarm import Alarm
 from referee.rewards.env_pictures import fitted
 from referee.rewards.scored import ScoredFrames
-from referee.rewards.step_scorer import Rules, StepScorer, stalled_in, truth_of
-from referee.rewards.wrapper import ENV_REWARD, NO_RELABELLING, PROBABILITY, SUCCESS
+from referee.rewards.step_scorer import Rules, StepScorer, Success, stalled_in, truth_of
+from referee.rewards.wrapper import ALARM, ENV_REWARD, NO_RELABELLING, PROBABILITY, SUCCESS
 
 try:
     from stable_baselines3.common.callbacks import BaseCallback
@@ -41,6 +41,8 @@ except ImportError as error:
         f"referee.integrations.sb3 needs stable-baselines3: pip install 'referee-rl[sb3]' ({error})"
     ) from error
 
+TRUE_SUCCESS = "referee/true_success"
+"""Info key: what the environment tells of true success, where the model was asked."""
 PICTURES = "referee/pictures"
 """Info key between `PictureInfo` and `RewardModelVecEnv`: {camera: uint8[H,W,3]} of the state that the step led to."""
 _log = logging.getLogger(__name__)
@@ -87,8 +89,18 @@ class RewardModelVecEnv(VecEnvWrapper):
     `infos[i]` also has `referee/env_reward` and, where the model was asked, `referee/probability`, `referee/success`.
     """
 
-    def __init__(self, venv: VecEnv, artifact: Artifact | Path | str, **rules: Any) -> None:
-        """rules: fields of `referee.rewards.step_scorer.Rules`: mode, reward_type, threshold, gate, …"""
+    def __init__(
+        self,
+        venv: VecEnv,
+        artifact: Artifact | Path | str,
+        *,
+        alarm: bool = False,
+        success: Success = None,
+        **rules: Any,
+    ) -> None:
+        """alarm, success: see `RewardModelWrapper`.
+
+        rules: fields of `referee.rewards.step_scorer.Rules`: mode, reward_type, threshold, gate, …"""
         super().__init__(venv)
         chosen = Rules(**rules)
         if chosen.terminate_on_success:
@@ -97,7 +109,7 @@ class RewardModelVecEnv(VecEnvWrapper):
                 "episodes inside, with referee.RewardModelWrapper around each environment"
             )
         opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
-        self.scorer = StepScorer(opened, venv.num_envs, chosen)
+        self.scorer, self._success = StepScorer(opened, venv.num_envs, chosen, alarm=alarm), success
         self._layout = Layout.of(venv.observation_space, None, str(venv.observation_space))
 
     def reset(self) -> Any:
@@ -109,7 +121,8 @@ class RewardModelVecEnv(VecEnvWrapper):
         """The result of a step, with the reward of the model."""
         observations, env_rewards, dones, infos = self.venv.step_wait()
         pictures = [info.pop(PICTURES, None) for info in infos]
-        told = [truth_of(info) for info in infos]
+        due = np.asarray(dones, bool) | self.scorer.rules.every_state
+        told = [truth_of(info, self._success) if due[i] else False for i, info in enumerate(infos)]
         truth = None if None in told else np.array([bool(each) for each in told])
 
         def see(ids: np.ndarray) -> np.ndarray:
@@ -123,6 +136,10 @@ class RewardModelVecEnv(VecEnvWrapper):
         self.scorer.begin(np.asarray(dones, bool))
         for i, info in enumerate(infos):
             info[ENV_REWARD] = float(env_rewards[i])
+            if due[i] and told[i] is not None:
+                info[TRUE_SUCCESS] = bool(told[i])
+            if self.scorer.watch is not None:
+                info[ALARM] = self.scorer.watch.raised
             if score.judged[i]:
                 info |= {PROBABILITY: float(score.probability[i]), SUCCESS: bool(score.success[i])}
         return observations, score.reward.astype(np.float32), dones, infos
@@ -130,6 +147,11 @@ class RewardModelVecEnv(VecEnvWrapper):
     def swap(self, artifact: Artifact | Path | str) -> None:
         """Let another model score from the next step on."""
         self.scorer.swap(artifact if isinstance(artifact, Artifact) else Artifact.open(artifact))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What watches the scored frames; None unless asked for (`alarm=True`)."""
+        return None if self.scorer.watch is None else self.scorer.watch.alarm
 
     def take_scored(self) -> ScoredFrames | None:
         """A sample of the frames that were scored since the last call; None if none were."""
@@ -169,18 +191,21 @@ def make_vec_env(
     subprocesses: bool = False,
     images: Callable[[Any], Any] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    alarm: bool = False,
+    success: Success = None,
     **rules: Any,
 ) -> RewardModelVecEnv:
     """A vector environment of Stable-Baselines3 with the reward of an artifact.
 
     env: a Gymnasium id, or a function that makes one environment. images: see `PictureInfo`.
+    alarm, success: see `RewardModelWrapper`.
     rules: fields of `Rules`: mode="per_step", reward_type="continuous", …
     """
     opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
     every = Rules(**rules).every_state
     make = partial(_make_one, env, dict(env_kwargs or {}), opened.spec.cameras, images, every, opened.picture_size)
     kind: Any = SubprocVecEnv if subprocesses and n_envs > 1 else DummyVecEnv
-    return RewardModelVecEnv(kind([make] * n_envs), opened, **rules)
+    return RewardModelVecEnv(kind([make] * n_envs), opened, alarm=alarm, success=success, **rules)
 
 
 def _make_one(
@@ -225,7 +250,10 @@ class RefereeCallback(BaseCallback):
         super().__init__()
         self._env, self._interval = env, interval
         artifact = env.scorer.artifact
-        self.alarm = Alarm(artifact) if alarm and artifact.reference is not None else None
+        self.alarm = env.alarm
+        """The environment's own, where it has one; else one that looks whenever this callback does."""
+        if self.alarm is None and alarm and artifact.reference is not None:
+            self.alarm = Alarm(artifact)
         self.refiner: Refiner | None = None
         if refine_in is not None:
             who = LABELLERS[labeller]() if isinstance(labeller, str) else labeller
@@ -240,14 +268,14 @@ class RefereeCallback(BaseCallback):
 
     def _on_step(self) -> bool:
         for done, info in zip(self.locals["dones"], self.locals["infos"], strict=True):
-            truth = truth_of(info)
+            truth = info.get(TRUE_SUCCESS)
             if self._asks_truth and PROBABILITY in info and truth is None:
                 raise RefereeError(
                     "labeller='truth' needs to be told, but info has neither success nor is_success: give success= to "
                     "make_vec_env, or labeller='terminal' or 'log'"
                 )
             if done and SUCCESS in info:
-                self._episodes.append((info[SUCCESS], None if truth is None else bool(truth)))
+                self._episodes.append((info[SUCCESS], truth))
         if self.num_timesteps - self._looked_at >= self._interval:
             self._looked_at = self.num_timesteps
             self._look()
@@ -261,7 +289,9 @@ class RefereeCallback(BaseCallback):
         frames = self._env.take_scored()
         if frames is None:
             return
-        if self.alarm is not None:
+        if self._env.scorer.watch is not None:
+            self._record(self._env.scorer.watch.numbers)
+        elif self.alarm is not None:
             self._watch(self.alarm, frames)
         if self.refiner is not None and self.refiner.left:
             self.refiner.watch(frames.images, frames.summary, frames.probability, frames.truth)
@@ -289,21 +319,23 @@ class RefereeCallback(BaseCallback):
             self.num_timesteps,
             self._env.scorer.threshold,
         )
-        for name, value in numbers.items():
-            self.logger.record(name, value)
+        self._record(numbers)
         if quiet and alarm.first_at is not None:
             _log.warning("alarm at step %s: %s", f"{self.num_timesteps:,}", alarm.reason())
+
+    def _record(self, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self.logger.record(name, value)
 
     def _refine(self, refiner: Refiner) -> None:
         done = refiner.round(self.num_timesteps)
         if done is None:
             return
-        for name, value in done.numbers().items():
-            self.logger.record(name, value)
+        self._record(done.numbers())
         if done.swapped:
             self._env.swap(refiner.artifact)
             self.swaps.append(self.num_timesteps)
-            if self.alarm is not None:
+            if self.alarm is not None and self._env.scorer.watch is None:
                 self.alarm.take(refiner.artifact)
 
 

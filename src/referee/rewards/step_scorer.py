@@ -18,6 +18,7 @@ from referee.models.contract import Verdict, probability_of
 from referee.rewards import rules
 from referee.rewards.rules import Gate, RewardOptions
 from referee.rewards.scored import ScoredBuffer
+from referee.rewards.watch import Watch
 
 Mode = Literal["per_step", "terminal"]
 RewardType = Literal["binary", "continuous"]
@@ -25,6 +26,8 @@ See = Callable[[np.ndarray], np.ndarray]
 """From ids of environments to their pictures [m,H,W,3] or [m,V,H,W,3]."""
 _log = logging.getLogger(__name__)
 TRUTH_KEYS = ("success", "is_success")
+Success = str | Callable[[Mapping[str, Any]], Any] | None
+"""Where an info tells true success: a key, or a function of the info; None: `success` or `is_success`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +100,11 @@ class StepScore:
 class StepScorer:
     """An artifact, and the gate over every environment's episode."""
 
-    def __init__(self, artifact: Artifact, count: int, rules: Rules) -> None:
+    def __init__(self, artifact: Artifact, count: int, rules: Rules, *, alarm: bool = False) -> None:
         self.rules = rules
+        self.watch = Watch(artifact) if alarm else None
+        self.steps = 0
+        """Taken so far, of all environments together."""
         self.scored = ScoredBuffer()
         """A sample of the frames that were scored; see `ScoredBuffer.take`."""
         self.frames = 0
@@ -109,6 +115,8 @@ class StepScorer:
     def swap(self, artifact: Artifact) -> None:
         """Let another model score from now on, with its own threshold and gate; gates begin again."""
         calibration, rules = artifact.calibration, self.rules
+        if self.watch is not None:
+            self.watch.take(artifact)
         if artifact.doubt:
             _log.warning("the reward model %s: %s", artifact.folder or "given", artifact.doubt)
         self.artifact = artifact
@@ -129,6 +137,7 @@ class StepScorer:
         truth: bool[n] of the states, where it is known; it is kept with the scored frames and decides nothing.
         """
         every = self.rules.every_state
+        self.steps += int(live.sum())
         due = live if every else live & ended
         judged = rules.usable(due, stalled)
         probability = self._probability(judged, pictures, truth)
@@ -154,6 +163,8 @@ class StepScorer:
             views = images if images.ndim == 5 else images[:, None]
             self.scored.add(views, summary, probability[rows], None if truth is None else truth[rows])
             self.frames += len(rows)
+            if self.watch is not None:
+                self.watch.add(views, summary, probability[rows], step=self.steps, threshold=self.threshold)
         return probability
 
 
@@ -162,6 +173,16 @@ def stalled_in(info: Mapping[str, Any]) -> bool:
     return any(info.get(name) is not None for name in VOID)
 
 
-def truth_of(info: Mapping[str, Any]) -> Any | None:
-    """What an info tells of true success: `success` or `is_success`; None if it tells nothing."""
-    return next((info[key] for key in TRUTH_KEYS if key in info), None)
+def truth_of(info: Mapping[str, Any], success: Success = None) -> Any | None:
+    """What an info tells of true success: `success` or `is_success` unless said otherwise; None if it tells nothing.
+
+    An info without the key that was given is refused.
+    """
+    if callable(success):
+        return success(info)
+    if success is not None and success not in info:
+        raise RefereeError(
+            f"info of step() has no {success!r} (success=), only {', '.join(map(str, info)) or 'nothing'}"
+        )
+    keys = TRUTH_KEYS if success is None else (success,)
+    return next((info[key] for key in keys if key in info), None)

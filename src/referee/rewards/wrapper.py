@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, Unpack, overload
 
 import gymnasium as gym
 import numpy as np
@@ -16,14 +16,17 @@ from referee.envs.contract import void_steps
 from referee.envs.gym.share import flat
 from referee.errors import RefereeError
 from referee.models.artifact import Artifact
+from referee.rewards.alarm import Alarm
 from referee.rewards.env_pictures import EnvPictures, Images
 from referee.rewards.scored import ScoredFrames
-from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, stalled_in, truth_of
+from referee.rewards.step_scorer import Mode, RewardType, Rules, StepScorer, Success, stalled_in, truth_of
 
 ENV_REWARD = "referee/env_reward"
 """Info key: the environment's own reward."""
 PROBABILITY = "referee/probability"
 """Info key: the model's probability of success in the state that the step led to."""
+ALARM = "referee/alarm"
+"""Info key: whether the alarm is raised, where there is one."""
 SUCCESS = "referee/success"
 """Info key: whether that is a success, by the threshold, and by the gate over time where every state is judged."""
 
@@ -31,11 +34,40 @@ NO_RELABELLING = (
     "compute_reward: a reward that a model sees in pictures cannot be computed from goals: train without HER "
     "(HerReplayBuffer), since the environment's own compute_reward is the ground truth"
 )
-E = TypeVar("E", gym.Env[Any, Any], gym.vector.VectorEnv[Any, Any, Any])
+
+
+class WrapperOptions(TypedDict, total=False):
+    """What `RewardModelWrapper` takes by name."""
+
+    mode: Mode
+    reward_type: RewardType
+    threshold: float | None
+    gate: tuple[int, int] | None
+    success_reward: float
+    fail_reward: float
+    reward_weight: float
+    env_reward_weight: float
+    terminate_on_success: bool
+    images: Images
+    cameras: Sequence[str] | None
+    alarm: bool
+    success: Success
+
+
+@overload
+def RewardModelWrapper(
+    env: gym.vector.VectorEnv[Any, Any, Any], artifact: Artifact | Path | str, **options: Unpack[WrapperOptions]
+) -> VectorRewardModel: ...
+
+
+@overload
+def RewardModelWrapper(
+    env: gym.Env[Any, Any], artifact: Artifact | Path | str, **options: Unpack[WrapperOptions]
+) -> SingleRewardModel: ...
 
 
 def RewardModelWrapper(
-    env: E,
+    env: gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any],
     artifact: Artifact | Path | str,
     *,
     mode: Mode = "terminal",
@@ -49,7 +81,9 @@ def RewardModelWrapper(
     terminate_on_success: bool = False,
     images: Images = None,
     cameras: Sequence[str] | None = None,
-) -> E:
+    alarm: bool = False,
+    success: Success = None,
+) -> SingleRewardModel | VectorRewardModel:
     """The environment, single or vector, with its reward replaced by what an artifact sees.
 
     A function, since Gymnasium has two kinds of wrappers and callers need not know which is theirs: a `gym.Env` gets a
@@ -60,11 +94,15 @@ def RewardModelWrapper(
         in the observation, `render_cameras` of a `RefereeVectorEnv`, `render()`. They are scaled to the size of those
         that the model learned from, as `GymRecorder(image_size=…)` scales them: the same frame has the same score.
     cameras: names of the views in `main_images` and `extra_view_images`, where the observation has those.
+    alarm: watch whether the scored frames are still such as the model knows; `env.alarm` is the alarm, a warning says
+        when it is raised, and `swap` renews it.
+    success: where info tells true success, for those who compare (the refiner): a key of info, or a function of the
+        info of one environment. None: `success` or `is_success`.
 
     Info keys, beside those of the env: `referee/env_reward`, and where the model was asked (every step, or in terminal
     mode the last), `referee/probability` and `referee/success`. In a vector env they are arrays with Gymnasium's
     masks (`_referee/success`, …), and like the reward they are about the transition just made, also where the
-    observation is already the first of the next episode.
+    observation is already the first of the next episode. With `alarm`, `referee/alarm` says whether it is raised.
     """
     rules = Rules(
         mode=mode, reward_type=reward_type, threshold=threshold, gate=gate, success_reward=success_reward,
@@ -78,8 +116,8 @@ def RewardModelWrapper(
         )
     opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
     if isinstance(env, gym.vector.VectorEnv):
-        return VectorRewardModel(env, opened, rules, images, cameras)
-    return SingleRewardModel(env, opened, rules, images, cameras)
+        return VectorRewardModel(env, opened, rules, images, cameras, alarm=alarm, success=success)
+    return SingleRewardModel(env, opened, rules, images, cameras, alarm=alarm, success=success)
 
 
 class _Scoring:
@@ -91,8 +129,13 @@ class _Scoring:
     def swap(self, artifact: Artifact | Path | str) -> None:
         """Let another model score from the next step on, e.g. a refined one."""
         opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
-        self._pictures.fit(opened)
         self.scorer.swap(opened)
+        self._pictures.fit(opened)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What watches the scored frames; None unless asked for (`alarm=True`)."""
+        return None if self.scorer.watch is None else self.scorer.watch.alarm
 
     def take_scored(self) -> ScoredFrames | None:
         """A sample of the frames that were scored since the last call, for an alarm or a refiner; None if none were."""
@@ -113,6 +156,9 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
         rules: Rules,
         images: Images,
         cameras: Sequence[str] | None,
+        *,
+        alarm: bool = False,
+        success: Success = None,
     ) -> None:
         super().__init__(env)
         inner: Any = env
@@ -121,7 +167,7 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
                 raise RefereeError("the env resets itself inside: put Autoreset around RewardModelWrapper instead")
             inner = inner.env
         self._pictures = EnvPictures(env, env.observation_space, artifact, images, cameras)
-        self.scorer = StepScorer(artifact, 1, rules)
+        self.scorer, self._success = StepScorer(artifact, 1, rules, alarm=alarm), success
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """A new episode; the gate starts anew."""
@@ -133,7 +179,8 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
         """A step of the env, paid by the model."""
         observation, env_reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
-        truth = truth_of(info)
+        due = ended[0] or self.scorer.rules.every_state
+        truth = truth_of(info, self._success) if due else None
         stalled = np.array([stalled_in(info)])
         ruling = self.scorer.score(
             np.array([env_reward], np.float64), _ALL, ended, stalled,
@@ -144,6 +191,8 @@ class SingleRewardModel(_Scoring, gym.Wrapper[Any, Any, Any, Any]):
         info = {**info, ENV_REWARD: float(env_reward)}
         if ruling.judged[0]:
             info |= {PROBABILITY: float(ruling.probability[0]), SUCCESS: bool(ruling.success[0])}
+        if self.scorer.watch is not None:
+            info[ALARM] = self.scorer.watch.raised
         return observation, float(ruling.reward[0]), terminated, bool(truncated), info
 
 
@@ -157,6 +206,9 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
         rules: Rules,
         images: Images,
         cameras: Sequence[str] | None,
+        *,
+        alarm: bool = False,
+        success: Success = None,
     ) -> None:
         super().__init__(env)
         if "autoreset_mode" not in env.metadata:
@@ -170,7 +222,7 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
                 "the env resets in the same step, so pictures made afterwards show the next episode: put them in the "
                 "observation, or make the env with autoreset_mode=NEXT_STEP"
             )
-        self.scorer = StepScorer(artifact, env.num_envs, rules)
+        self.scorer, self._success = StepScorer(artifact, env.num_envs, rules, alarm=alarm), success
         self._done = np.zeros(env.num_envs, bool)
         self._ended_here = np.zeros(env.num_envs, bool)
         """Episodes that the env itself would have gone on with."""
@@ -202,7 +254,9 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
             return self._pictures.mixed(observations, info, ids, ended[ids])
 
         stalled = np.broadcast_to(void_steps(info), ended.shape)
-        ruling = self.scorer.score(env_rewards, ~fresh, ended, stalled, pictures, _truth(info, ended))
+        due = ~fresh if self.scorer.rules.every_state else ~fresh & ended
+        truth = _truth(info, due, ended, self._success)
+        ruling = self.scorer.score(env_rewards, ~fresh, ended, stalled, pictures, truth)
         terminated |= ruling.terminate
         self._done = terminated | truncated
         self.scorer.begin(self._done)
@@ -215,6 +269,8 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
             PROBABILITY: ruling.probability, f"_{PROBABILITY}": ruling.judged.copy(),
             SUCCESS: ruling.success, f"_{SUCCESS}": ruling.judged.copy(),
         }  # fmt: skip
+        if self.scorer.watch is not None:
+            info |= {ALARM: np.full(self.num_envs, self.scorer.watch.raised), f"_{ALARM}": np.ones(self.num_envs, bool)}
         return observations, ruling.reward, terminated, truncated, info
 
     def _restart(
@@ -246,14 +302,25 @@ class VectorRewardModel(_Scoring, gym.vector.VectorWrapper[Any, Any, Any, Any, A
 _ALL = np.ones(1, bool)
 
 
-def _truth(info: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
-    """bool[n]: ground truth of the states that the step led to; None where some environment tells none."""
-    now = truth_of(info)
-    last = truth_of(info["final_info"]) if "final_info" in info else None
-    if now is None or (ended.any() and "final_info" in info and last is None):
-        return None
-    told = np.asarray(now).astype(bool)
-    return told if last is None else np.where(ended, np.asarray(last).astype(bool), told)
+def _truth(info: Mapping[str, Any], due: np.ndarray, ended: np.ndarray, success: Success) -> np.ndarray | None:
+    """bool[n]: ground truth of the states that the step led to; None where an environment that is due tells none."""
+    truth = np.zeros(len(due), bool)
+    for i in np.flatnonzero(due).tolist():
+        told = truth_of(_row(info["final_info"] if ended[i] and "final_info" in info else info, i), success)
+        if told is None:
+            return None
+        truth[i] = bool(told)
+    return truth
+
+
+def _row(info: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """The info of one environment of a vector; what it does not tell is left out."""
+    mine = {}
+    for name, value in info.items():
+        mask = info.get(f"_{name}")
+        if not name.startswith("_") and isinstance(value, dict | np.ndarray) and (mask is None or mask[i]):
+            mine[name] = _row(value, i) if isinstance(value, dict) else value[i]
+    return mine
 
 
 def _batched(observation: Any) -> Any:
