@@ -110,17 +110,21 @@ def envs(arguments: argparse.Namespace) -> None:
 def episodes_ls(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.ls(arguments.source, Console(), rows=arguments.rows)
+    show(episodes.ls(arguments.source, rows=arguments.rows), Console())
 
 
 def episodes_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.check(arguments.source, Console(), adopt=arguments.adopt)
+    result = episodes.check(arguments.source, adopt=arguments.adopt)
+    show(result, Console())
+    result.refuse()
 
 
 def episodes_view(arguments: argparse.Namespace) -> None:
@@ -133,14 +137,17 @@ def episodes_view(arguments: argparse.Namespace) -> None:
 def episodes_merge(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.merge(arguments.sources, arguments.out, Console())
+    console = Console()
+    show(episodes.merge(arguments.sources, arguments.out, console), console)
 
 
 def episodes_convert(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners.convert import ConvertOptions, convert
 
     options = ConvertOptions(
@@ -150,13 +157,15 @@ def episodes_convert(arguments: argparse.Namespace) -> None:
         success_at=arguments.success_at,
         task=arguments.task,
     )
-    convert(arguments.source, arguments.out, Console(), options)
+    console = Console()
+    show(convert(arguments.source, arguments.out, console, options), console)
 
 
 def dataset_frames(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.datasets.frames import FrameOptions
+    from referee.printing import show
     from referee.runners import datasets
 
     options = FrameOptions(
@@ -166,13 +175,14 @@ def dataset_frames(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         cameras=tuple(arguments.cameras),
     )
-    datasets.frames(arguments.raw_data_path, arguments.output_dir, options, Console())
+    show(datasets.frames(arguments.raw_data_path, arguments.output_dir, options), Console())
 
 
 def dataset_windows(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.datasets.windows import WindowOptions
+    from referee.printing import show
     from referee.runners import datasets
 
     options = WindowOptions(
@@ -188,7 +198,7 @@ def dataset_windows(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         task=arguments.task,
     )
-    datasets.windows(arguments.raw_data_path, arguments.output_dir, options, Console())
+    show(datasets.windows(arguments.raw_data_path, arguments.output_dir, options), Console())
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -247,27 +257,31 @@ def score(arguments: argparse.Namespace) -> None:
 def refine_run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing import show
     from referee.refine.loop import RefineOptions
     from referee.runners import refine
 
-    refine.refine(
+    console = Console()
+    result = refine.refine(
         arguments.artifact,
         arguments.episodes,
         arguments.out,
-        Console(),
+        console,
         labeller=arguments.labeller,
         options=RefineOptions(budget=arguments.budget, ask=arguments.ask, steps=arguments.steps),
         data=arguments.data,
         mode=arguments.mode,
     )
+    show(result, console)
 
 
 def refine_log(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing import show
     from referee.runners import refine
 
-    refine.log(arguments.run, Console(), sheets=arguments.sheets)
+    show(refine.log(arguments.run, sheets=arguments.sheets), Console())
 
 
 def serve(arguments: argparse.Namespace) -> None:

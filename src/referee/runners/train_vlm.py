@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,6 @@ from referee.config.vlm import VLMActorConfig, VLMDataConfig, values
 from referee.models.vlm.qwen import QwenOptions, check_installed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
-from referee.runners.next_step import next_line
 from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.training.checkpoint import step_of
 from referee.training.options import EarlyStop
@@ -22,9 +22,21 @@ from referee.training.vlm.sft import fine_tune, read_data
 EPOCHS = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainedVlm:
+    """A fine-tuned model."""
+
+    folder: Path
+    """The best weights: a whole model, or an adapter."""
+    key: str
+    """Of `reward.model`: the one that takes the folder."""
+    windows: str | None
+    """Validation windows, to audit it on."""
+
+
 @locks_folder
-def train_vlm(loaded: Loaded) -> None:
-    """Fine-tune, and say what to do next."""
+def train_vlm(loaded: Loaded) -> TrainedVlm:
+    """Fine-tune."""
     check_backends(loaded)
     check_installed()
     cpu.cap_if_needed()
@@ -43,11 +55,12 @@ def train_vlm(loaded: Loaded) -> None:
             raise KeyboardInterrupt
     finally:
         logbook.close()
-    key = "model_path" if options.lora is None else "lora_path"
-    console.print(f"use it as reward.model.{key}={best}", highlight=False, soft_wrap=True)
     assert isinstance(loaded.config.data, VLMDataConfig)
-    for windows in (loaded.config.data.val_data_paths or ())[:1]:
-        console.print(next_line("audit", best, windows), highlight=False, markup=False, soft_wrap=True)
+    return TrainedVlm(
+        folder=best,
+        key="model_path" if options.lora is None else "lora_path",
+        windows=next(iter(loaded.config.data.val_data_paths or ()), None),
+    )
 
 
 def options_of(config: Config, folder: Path) -> SftOptions:
