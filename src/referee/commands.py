@@ -114,17 +114,21 @@ def envs(arguments: argparse.Namespace) -> None:
 def episodes_ls(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.ls(arguments.source, Console(), rows=arguments.rows)
+    show(episodes.ls(arguments.source, rows=arguments.rows), Console())
 
 
 def episodes_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.check(arguments.source, Console(), adopt=arguments.adopt)
+    result = episodes.check(arguments.source, adopt=arguments.adopt)
+    show(result, Console())
+    result.refuse()
 
 
 def episodes_view(arguments: argparse.Namespace) -> None:
@@ -137,37 +141,43 @@ def episodes_view(arguments: argparse.Namespace) -> None:
 def episodes_merge(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners import episodes
 
-    episodes.merge(arguments.sources, arguments.out, Console())
+    console = Console()
+    show(episodes.merge(arguments.sources, arguments.out, console), console)
 
 
 def episodes_convert(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing_data import show
     from referee.runners.convert import ConvertOptions, convert
 
-    options = _settings(ConvertOptions, arguments)
-    convert(arguments.source, arguments.out, Console(), options)
+    console, options = Console(), _settings(ConvertOptions, arguments)
+    show(convert(arguments.source, arguments.out, console, options), console)
 
 
 def dataset_frames(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.config.datasets import FrameConfig
+    from referee.printing import show
     from referee.runners import datasets
 
     cameras, config = tuple(arguments.cameras), _settings(FrameConfig, arguments)
-    datasets.frames(arguments.raw_data_path, arguments.output_dir, config, cameras, Console())
+    show(datasets.frames(arguments.raw_data_path, arguments.output_dir, config, cameras), Console())
 
 
 def dataset_windows(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.config.datasets import WindowConfig
+    from referee.printing import show
     from referee.runners import datasets
 
-    datasets.windows(arguments.raw_data_path, arguments.output_dir, _settings(WindowConfig, arguments), Console())
+    config = _settings(WindowConfig, arguments)
+    show(datasets.windows(arguments.raw_data_path, arguments.output_dir, config), Console())
 
 
 def _settings(cls: type[T], arguments: argparse.Namespace, **defaults: Any) -> T:
@@ -237,27 +247,31 @@ def score(arguments: argparse.Namespace) -> None:
 def refine_run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing import show
     from referee.refine.loop import RefineOptions
     from referee.runners import refine
 
-    refine.refine(
+    console = Console()
+    result = refine.refine(
         arguments.artifact,
         arguments.episodes,
         arguments.out,
-        Console(),
+        console,
         labeller=arguments.labeller,
         options=_settings(RefineOptions, arguments, budget=refine.BUDGET),
         data=arguments.data,
         mode=arguments.mode,
     )
+    show(result, console)
 
 
 def refine_log(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.printing import show
     from referee.runners import refine
 
-    refine.log(arguments.run, Console(), sheets=arguments.sheets)
+    show(refine.log(arguments.run, sheets=arguments.sheets), Console())
 
 
 def serve(arguments: argparse.Namespace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,23 @@ from referee.audit.trend import TrendAudit
 from referee.audit.words import NAMES, headline, plain, span, verdict
 from referee.datasets.windows import LABELS
 from referee.metrics import Rate
+from referee.printing_data import show, warn
+from referee.refine.loop import BOOK, HELD_OUT
 from referee.runners.audit import Audited
 from referee.runners.audit_vlm import AuditedTrend
+from referee.runners.collect_data import CollectedEpisodes
+from referee.runners.collect_labels import LabelledFrames
+from referee.runners.datasets import BuiltDataset
 from referee.runners.evaluate import Evaluated
-from referee.runners.next_step import after_collecting, after_training
+from referee.runners.next_step import after_collecting, after_training, next_line
+from referee.runners.refine import Refined, RefinementLog, cells
 from referee.runners.score import Scores
 from referee.runners.text import TextScores
 from referee.runners.train_reward import TrainedReward
+from referee.runners.train_vlm import TrainedVlm
 
+__all__ = ["calibration", "show", "trend_tables", "wrote"]
 TONES = {"good": "green", "open": "yellow", "bad": "red"}
-
-
-@singledispatch
-def show(result: Any, console: Console) -> None:
-    """Print a result; recipes that report while they run return none."""
-    if result is not None:
-        raise TypeError(f"{type(result).__name__} has no text")
 
 
 @show.register
@@ -157,6 +157,81 @@ def _(result: TextScores, console: Console) -> None:
     )
     if result.out is not None:
         wrote(result.out, console)
+
+
+@show.register
+def _(result: BuiltDataset, console: Console) -> None:
+    warn(result.left_out, console)
+    for line in str(result.summary).splitlines():
+        _line(console, line, style="bold yellow" if line.startswith("warning:") else None)
+
+
+@show.register
+def _(result: CollectedEpisodes, console: Console) -> None:
+    _line(console, str(result))
+    _line(console, after_collecting(result.store))
+
+
+@show.register
+def _(result: LabelledFrames, console: Console) -> None:
+    if result.summary is None:
+        _line(console, f"No dataset was made: {result.missing}.")
+        return
+    if moved := result.reaction_seconds:
+        console.print(
+            f"labels moved {moved:g} s earlier (runner.labelling.reaction_seconds): the counts are of these",
+            highlight=False,
+        )
+    for line in str(result.summary).splitlines():
+        _line(console, line)
+    _line(console, after_collecting(result.folder))
+
+
+@show.register
+def _(result: TrainedVlm, console: Console) -> None:
+    _line(console, f"use it as reward.model.{result.key}={result.folder}")
+    if result.windows is not None:
+        _line(console, next_line("audit", result.folder, result.windows))
+
+
+@show.register
+def _(result: Refined, console: Console) -> None:
+    if result.artifact is not None:
+        _line(console, f"better model: {result.artifact}")
+    elif result.retrained:
+        console.print("no retrained model was better on the frames that were held out: keep the one you have")
+    else:
+        _line(
+            console,
+            f"no model was trained: {result.answered} of {result.asked} frames are answered, and {HELD_OUT} drawn "
+            f"evenly and {HELD_OUT} others are needed; answer more in {result.out / BOOK}, or raise --budget, and give "
+            "the same command",
+        )
+
+
+@show.register
+def _(result: RefinementLog, console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("step", "asked", "fooled", "missed", "loss", "right", "judge", "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in result.rounds:
+        table.add_row(*cells(each))
+    console.print(table)
+    console.print("loss and right answers: on recent frames that were held out, before → after retraining", style="dim")
+    unanswered = result.asked - result.successes - result.failures
+    mined = f"; {result.mined} more of the policy's first steps taken as failures" if result.mined else ""
+    console.print(
+        f"\n{result.asked} frames asked about: {result.successes} successes, {result.failures} failures, "
+        f"{unanswered} unanswered{mined}"
+    )
+    gained = result.gained
+    for line in [f"success gained         {gained}"] if isinstance(gained, str) else gained.lines():
+        _line(console, line)
+    console.print(f"questions and answers  {result.book} (an episode store and its label log)", soft_wrap=True)
+    if result.versions is not None:
+        console.print(f"models                 {result.versions}", soft_wrap=True)
+    if result.sheets is not None:
+        console.print(f"pictures               {result.sheets}", soft_wrap=True)
 
 
 def wrote(path: Path, console: Console) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from referee.config import load
 from referee.datasets.payload import RewardBinaryDataset
@@ -21,6 +22,7 @@ from referee.episodes.journal import Journal
 from referee.episodes.live import alone_in
 from referee.errors import ConfigError, RefereeError
 from referee.labels.log import LabelLog
+from referee.printing import show
 from referee.robots.keys import ScriptedKeys
 from referee.runners.collect_data import collect_data
 from referee.runners.collect_labels import collect_labels
@@ -32,7 +34,7 @@ def run_labels(folder: Path, presses: Sequence[str], *overrides: str) -> None:
     keys = ScriptedKeys([[], *map(list, presses)])
     lines = ["runner.recipe=collect_labels", *SIM, f"runner.logger.log_path={folder}",
              "env.eval.max_episode_steps=10000", f"runner.max_steps={len(presses)}", *overrides]  # fmt: skip
-    collect_labels(load("panda_expert", lines), keys=keys)
+    show(collect_labels(load("panda_expert", lines), keys=keys), Console())
 
 
 def test_keys_become_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,15 +20,29 @@ from referee.robots.keys import KeySource
 from referee.robots.steering import HELP
 from referee.runners.at_arm import Pace, keys_steer, meta_of, open_arm, run_folder, shared_keys, terminal_keys, who_acts
 from referee.runners.interrupt import Interrupt
-from referee.runners.next_step import after_collecting
 from referee.runners.rundir import locks_folder
 
 LOG, DATA = "run_collect_data.log", "data.pkl"
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CollectedEpisodes:
+    """Episodes that a person led the arm through."""
+
+    store: Path
+    data: Path
+    """data.pkl with all of them."""
+    episodes: int
+    success: int
+    """Of them, those with a success."""
+
+    def __str__(self) -> str:
+        return f"{self.episodes} episodes, {self.success} with success: {self.data}"
+
+
 @locks_folder
-def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
+def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> CollectedEpisodes:
     """Record `runner.num_data_episodes` episodes, then write all of them into data.pkl."""
     config = loaded.config
     env_config = config.env.eval
@@ -50,10 +66,9 @@ def collect_data(loaded: Loaded, *, keys: KeySource | None = None) -> None:
             raise RefereeError(f"no episode was recorded: runner.resume_dir={folder} begins again")
         write_data(folder / DATA, store)
         success = sum(bool(row.success_once) for row in store.rows.values())
-        said = f"{len(store)} episodes, {success} with success: {folder / DATA}"
-        _log.info("%s", said)
-        console.print(said, soft_wrap=True)
-        console.print(after_collecting(store.root), markup=False, soft_wrap=True)
+        made = CollectedEpisodes(store=store.root, data=folder / DATA, episodes=len(store), success=success)
+        _log.info("%s", made)
+    return made
 
 
 def _twin(config: FrankaEnvConfig) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,6 @@ from referee.runners.at_arm import (
     who_acts,
 )
 from referee.runners.interrupt import Interrupt
-from referee.runners.next_step import after_collecting
 from referee.runners.rundir import locks_folder
 
 LOG = "run_collect_process.log"
@@ -46,8 +46,21 @@ KEYS = (
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelledFrames:
+    """What was labelled by key, and the dataset of it."""
+
+    folder: Path
+    summary: FramesSummary | None
+    """None where no dataset could be made."""
+    missing: str
+    """Why not, and how to go on."""
+    reaction_seconds: float
+    """Labels were moved so much earlier."""
+
+
 @locks_folder
-def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
+def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> LabelledFrames:
     """Record and label until there are enough frames of both kinds, then make the dataset."""
     config = loaded.config
     check(config)
@@ -68,7 +81,7 @@ def collect_labels(loaded: Loaded, *, keys: KeySource | None = None) -> None:
             env.close()
         _log.info("%s", why)
         console.print(why, soft_wrap=True)
-        make_dataset(config, store, folder, env.cameras, console, strict=not interrupt.wanted)
+        return make_dataset(config, store, folder, env.cameras, strict=not interrupt.wanted)
 
 
 def check(config: Config) -> None:
@@ -145,28 +158,24 @@ def can_be_made(config: Config, store: EpisodeStore, folder: Path, cameras: tupl
 
 
 def make_dataset(
-    config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...], console: Console, *, strict: bool
-) -> None:
+    config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...], *, strict: bool
+) -> LabelledFrames:
     """train.pt and val.pt of what was labelled. strict: what is missing for that is an error, else only said."""
     go_on = (
         f"Nothing is lost: runner.resume_dir={folder} goes on until there is enough for both sides; give another "
         "runner.val_split, runner.num_success_frames or runner.num_fail_frames with it if you like"
     )
+    moved = config.runner.labelling.reaction_seconds
     try:
         summary = _build(config, store, folder, cameras)
     except RefereeError as error:
         _log.warning("no dataset was made: %s", error)
         if strict:
             raise RefereeError(f"no dataset was made: {error}. {go_on}") from error
-        console.print(f"No dataset was made: {error}. {go_on}.", soft_wrap=True, markup=False)
-        return
-    moved = config.runner.labelling.reaction_seconds
-    if moved:
-        console.print(f"labels moved {moved:g} s earlier (runner.labelling.reaction_seconds): the counts are of these")
+        return LabelledFrames(folder=folder, summary=None, missing=f"{error}. {go_on}", reaction_seconds=moved)
     for line in str(summary).splitlines():
         _log.info("%s", line)
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(after_collecting(folder), soft_wrap=True, markup=False)
+    return LabelledFrames(folder=folder, summary=summary, missing="", reaction_seconds=moved)
 
 
 def _build(config: Config, store: EpisodeStore, folder: Path, cameras: tuple[str, ...]) -> FramesSummary:

@@ -24,7 +24,6 @@ from referee.episodes.store import LABELS
 from referee.episodes.writer import Sink
 from referee.errors import RefereeError
 from referee.labels.log import SUCCESS, UNKNOWN, LabelLog, Word
-from referee.runners.episodes import size_text
 
 Named = Iterator[tuple[str, Episode]]
 
@@ -65,7 +64,19 @@ class _Tally:
         self.tasks[meta.description or meta.task] += 1
 
 
-def convert(source: Path, out: Path, console: Console, options: ConvertOptions) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A conversion that is done."""
+
+    out: Path
+    episodes: int
+    bytes: int
+    export_format: str
+    notes: tuple[str, ...]
+    """What was assumed, and how to have it otherwise."""
+
+
+def convert(source: Path, out: Path, console: Console, options: ConvertOptions) -> Converted:
     """Read episodes in any format that we know and write them in another; `out` appears when all of it is there."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RefereeError(f"{out} is there already: name a folder that is new, or remove this one (rm -r {out})")
@@ -77,10 +88,13 @@ def convert(source: Path, out: Path, console: Console, options: ConvertOptions) 
             _write(source_episodes.read(part), open_sink(options.export_format, part), source, console, tally)
     except OSError as error:
         raise RefereeError(f"cannot write {out} ({error.strerror or error})") from error
-    size = size_text(tally.bytes)
-    console.print(f"{out}: {tally.episodes} episodes, {size}, as {options.export_format}", soft_wrap=True)
-    for note in _notes(source_episodes, tally):
-        console.print(f"  {note}", highlight=False, markup=False, soft_wrap=True)
+    return Converted(
+        out=out,
+        episodes=tally.episodes,
+        bytes=tally.bytes,
+        export_format=options.export_format,
+        notes=tuple(_notes(source_episodes, tally)),
+    )
 
 
 class _Source:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from referee.config.datasets import FrameConfig, WindowConfig
-from referee.datasets.frames import build_frames
+from referee.datasets.frames import FramesSummary, build_frames
 from referee.datasets.source import EpisodeFiles, left_out, open_source
-from referee.datasets.windows import INFO, build_windows
+from referee.datasets.windows import INFO, WindowsSummary, build_windows
 from referee.episodes import EpisodeStore
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
 
 
-def frames(source: Path, output: Path, config: FrameConfig, cameras: tuple[str, ...], console: Console) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BuiltDataset:
+    """A dataset that is written."""
+
+    folder: Path
+    left_out: tuple[str, ...]
+    """A line about the episodes that could not be read."""
+    summary: FramesSummary | WindowsSummary
+
+
+def frames(source: Path, output: Path, config: FrameConfig, cameras: tuple[str, ...]) -> BuiltDataset:
     """train.pt and val.pt of single frames."""
     _refuse_used(output, "train.pt")
-    episodes, labels = _open(source, console)
-    _print(console, build_frames(episodes, output, config, cameras=cameras, labels=labels, name=str(source)))
+    episodes, labels = _open(source)
+    summary = build_frames(episodes, output, config, cameras=cameras, labels=labels, name=str(source))
+    return BuiltDataset(folder=output, left_out=tuple(left_out(episodes)), summary=summary)
 
 
-def windows(source: Path, output: Path, config: WindowConfig, console: Console) -> None:
+def windows(source: Path, output: Path, config: WindowConfig) -> BuiltDataset:
     """Windows of several frames with the trend in them."""
     _refuse_used(output, INFO)
-    episodes, labels = _open(source, console)
-    _print(console, build_windows(episodes, output, config, labels=labels, name=str(source)))
+    episodes, labels = _open(source)
+    summary = build_windows(episodes, output, config, labels=labels, name=str(source))
+    return BuiltDataset(folder=output, left_out=tuple(left_out(episodes)), summary=summary)
 
 
 def _refuse_used(output: Path, name: str) -> None:
@@ -37,15 +48,7 @@ def _refuse_used(output: Path, name: str) -> None:
         )
 
 
-def _open(source: Path, console: Console) -> tuple[EpisodeStore | EpisodeFiles, LabelLog | None]:
+def _open(source: Path) -> tuple[EpisodeStore | EpisodeFiles, LabelLog | None]:
     logging.getLogger("referee.datasets").addHandler(logging.NullHandler())  # warnings are in the summary
     episodes = open_source(source)
-    for line in left_out(episodes):
-        _print(console, f"warning: {line}")
     return episodes, LabelLog.of(episodes) if isinstance(episodes, EpisodeStore) else None
-
-
-def _print(console: Console, summary: object) -> None:
-    for line in str(summary).splitlines():
-        warned = line.startswith("warning:")
-        console.print(line, style="bold yellow" if warned else None, highlight=False, soft_wrap=True, markup=False)

@@ -1,19 +1,16 @@
-"""Recipes over recorded episodes: list, check, look at, merge."""
+"""Recipes over recorded episodes: list, check, look at, merge. `printing_data` prints their results."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
 from referee.datasets.source import left_out, resolve
 from referee.episodes import Episode, EpisodeError, EpisodeStore
@@ -24,7 +21,6 @@ from referee.episodes.journal import recover
 from referee.episodes.store import LABELS, Row, refuse_foreign
 from referee.errors import RefereeError
 from referee.labels.log import LabelLog
-from referee.metrics import Rate
 from referee.optional import require
 from referee.pictures import GREEN, GREY, MARK, atomic_save, banner, border, check_writable, contact_sheet, save_gif
 
@@ -33,70 +29,78 @@ LOOKED_AT = 16
 """Episodes of a store whose pictures and labels `ls` looks at."""
 
 
-def ls(source: Path, console: Console, *, rows: int = 10) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What a source holds."""
+
+    source: Path
+    rows: tuple[Row, ...]
+    """One for each episode, the newest last."""
+    newest: int
+    """How many of them to list one by one."""
+    warnings: tuple[str, ...]
+
+
+def ls(source: Path, *, rows: int = 10) -> Listing:
     """Counts, success and size, and the newest episodes."""
     listed, notes = _rows(source)
-    if not listed:
-        console.print(f"{source}: no episodes", soft_wrap=True)
-        _warn(console, notes)
-        return
-    labelled = [row for row in listed if row.success_once is not None]
-    steps, size = sum(row.steps for row in listed), size_text(sum(row.bytes for row in listed))
-    console.print(f"[bold]{escape(str(source))}[/]: {len(listed)} episodes, {steps:,} steps, {size}", highlight=False,
-                  soft_wrap=True)  # fmt: skip
-    if labelled:
-        for text, flags in (
-            ("success at any time", [row.success_once for row in labelled]),
-            ("success at the end", [row.success_at_end for row in labelled]),
-        ):
-            console.print(f"  {text:<20} {Rate(sum(map(bool, flags)), len(flags))}", highlight=False)
-    if len(labelled) < len(listed):
-        console.print(f"  {len(listed) - len(labelled)} episodes are not labelled", highlight=False)
-    for what in ("task", "source"):
-        counts = Counter(getattr(row, what) or "unknown" for row in listed)
-        named = [f"{name} {n}" for name, n in counts.most_common(3)] + ["…"] * (len(counts) > 3)
-        console.print(f"  {what:<20} {', '.join(named)}", highlight=False, soft_wrap=True, markup=False)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("id", "steps", "success", "at the end", "cameras", "size"):
-        table.add_column(heading, justify="right" if heading in ("steps", "size") else "left")
-    for row in listed[-rows:]:
-        table.add_row(escape(row.id), str(row.steps), _yes(row.success_once), _yes(row.success_at_end),
-                      escape(", ".join(row.cameras)), size_text(row.bytes))  # fmt: skip
-    console.print(table)
-    _warn(console, notes)
+    return Listing(source=source, rows=tuple(listed), newest=rows, warnings=tuple(notes))
 
 
-def _warn(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(f"warning: {line}", style="bold yellow", highlight=False, markup=False, soft_wrap=True)
+@dataclass(frozen=True, kw_only=True)
+class CheckedStore:
+    """What reading every byte of a store found."""
+
+    source: Path
+    episodes: int
+    """That can be read."""
+    recovered: tuple[str, ...]
+    """Ids of episodes that were brought back from journals."""
+    journals_left: tuple[str, ...]
+    """A line about each journal that was left alone, or in part."""
+    broken: tuple[str, ...]
+    """A line about each episode that is not whole."""
+    labels: Path
+    ignored_labels: tuple[str, ...]
+    """A line about each line of `labels` that cannot be read."""
+    total: int
+    """Episodes, broken ones among them."""
+    without_checksum: int
+    warnings: tuple[str, ...] = ()
+
+    def refuse(self) -> None:
+        """An error where something is broken."""
+        if self.broken:
+            raise RefereeError(f"{len(self.broken)} of {self.total} episodes in {self.source} are broken: "
+                               "move their files away, or bring them back from a copy")  # fmt: skip
+        if self.ignored_labels:
+            raise RefereeError(f"{len(self.ignored_labels)} lines of {self.labels} are ignored: see above")
 
 
-def check(source: Path, console: Console, *, adopt: bool = False) -> None:
-    """Read every byte of a store; what is wrong is named, and ends in an error.
+def check(source: Path, *, adopt: bool = False) -> CheckedStore:
+    """Read every byte of a store; `refuse` of the result is an error where something is wrong.
 
     adopt: bring back journals, too, of which nobody can tell whether their run has ended.
     """
-    store = EpisodeStore(source, create=False)
-    back = recover(store, force=adopt, say=lambda line: console.print(line, soft_wrap=True, markup=False))
-    if back:
-        console.print(f"brought back {len(back)} episodes from journals that nobody writes to any more")
-    problems, labels = store.check(), LabelLog.of(store)
-    for problem in [*problems.values(), *(f"{labels.path}: {each}" for each in labels.ignored.values())]:
-        console.print(f"[red]✗[/] {escape(problem)}", highlight=False, soft_wrap=True)
-    if problems:
-        raise RefereeError(f"{len(problems)} of {len(store.rows) + len(store.broken)} episodes in {source} are broken: "
-                           "move their files away, or bring them back from a copy")  # fmt: skip
-    if labels.ignored:
-        raise RefereeError(f"{len(labels.ignored)} lines of {labels.path} are ignored: see above")
-    if store.without_checksum:
-        console.print(f"{store.without_checksum} episodes are of an older version and have no checksum of all bytes: "
-                      "`referee episodes convert` gives them one", soft_wrap=True)  # fmt: skip
-    console.print(f"[green]✓[/] {len(store)} episodes in {source} are whole", soft_wrap=True)
-    health = Health()
-    for id in store.rows:
-        episode = store.read(id)
-        health.look(episode, labels.resolve(episode))
-    _warn(console, health.warnings())
+    store, left = EpisodeStore(source, create=False), list[str]()
+    recovered = recover(store, force=adopt, say=left.append)
+    problems, labels, health = store.check(), LabelLog.of(store), Health()
+    if not problems and not labels.ignored:
+        for id in store.rows:
+            episode = store.read(id)
+            health.look(episode, labels.resolve(episode))
+    return CheckedStore(
+        source=source,
+        episodes=len(store),
+        recovered=tuple(recovered),
+        journals_left=tuple(left),
+        broken=tuple(problems.values()),
+        labels=labels.path,
+        ignored_labels=tuple(labels.ignored.values()),
+        total=len(store.rows) + len(store.broken),
+        without_checksum=store.without_checksum,
+        warnings=tuple(health.warnings()),
+    )
 
 
 def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4, columns: int = 8) -> int:
@@ -133,7 +137,18 @@ def view(source: Path, out: Path, *, ids: Sequence[str] = (), episodes: int = 4,
     return len(chosen)
 
 
-def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """Several stores in one."""
+
+    out: Path
+    before: int
+    """Episodes that were there already."""
+    copied: int
+    total: int
+
+
+def merge(sources: Sequence[Path], out: Path, console: Console) -> Merged:
     """Copy the episodes and labels of several stores into one; an id that is there already must be the same file."""
     stores = [EpisodeStore(source, create=False) for source in sources]
     for store in stores:
@@ -155,8 +170,7 @@ def merge(sources: Sequence[Path], out: Path, console: Console) -> None:
                 copied += 1
     for store in stores:
         LabelLog.of(goal).adopt(LabelLog.of(store))
-    there = f"{before} were there, " if before else ""
-    console.print(f"{out}: {there}{copied} episodes copied, {len(goal)} in all", soft_wrap=True)
+    return Merged(out=out, before=before, copied=copied, total=len(goal))
 
 
 def _rows(source: Path) -> tuple[list[Row], list[str]]:
@@ -249,16 +263,3 @@ def _enlarged(frame: np.ndarray, size: int) -> np.ndarray:
     """Square, `size` pixels wide; a small frame keeps its pixels visible."""
     exact = Image.Resampling.NEAREST if frame.shape[0] < size else Image.Resampling.LANCZOS
     return np.asarray(Image.fromarray(frame).resize((size, size), exact))
-
-
-def _yes(value: bool | None) -> str:
-    return "unknown" if value is None else "yes" if value else "no"
-
-
-def size_text(count: float) -> str:
-    """Bytes, for people."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from referee.audit.judged import views
 from referee.config import load
@@ -20,7 +20,6 @@ from referee.refine.book import MINED, Book
 from referee.refine.labellers import LABELLERS, save_sheet
 from referee.refine.loop import (
     BOOK,
-    HELD_OUT,
     POOL,
     ROUNDS,
     VERSIONS,
@@ -30,11 +29,24 @@ from referee.refine.loop import (
     read_rounds,
     up_to_date,
 )
-from referee.runners.gain import gain
+from referee.runners.gain import Gain, gain
 from referee.runners.rundir import lock, locks_folder
 
 BUDGET = 96
 """Frames to ask about, where nobody says how many: somebody waits at the keyboard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refined:
+    """What a refinement came to."""
+
+    out: Path
+    artifact: Path | None
+    """The better model; None where there is none."""
+    retrained: bool
+    """Whether any model was retrained and compared."""
+    asked: int
+    answered: int
 
 
 @locks_folder
@@ -48,8 +60,8 @@ def refine(
     options: RefineOptions | None = None,
     data: Path | None = None,
     mode: str = "per_step",
-) -> Path | None:
-    """Ask about frames of recorded episodes, round by round, until the budget is used; returns the better artifact.
+) -> Refined:
+    """Ask about frames of recorded episodes, round by round, until the budget is used.
 
     What lies in `out` already is gone on with: first it is learned from, then the rest of the budget is asked about.
     mode: what the model will judge, `per_step` or `terminal`: then only last states are asked about.
@@ -71,7 +83,7 @@ def refine(
     except KeyboardInterrupt:
         console.print(f"what was answered is in {out}: the same command goes on from there", soft_wrap=True)
         raise
-    return _outcome(refiner, out, console)
+    return _outcome(refiner, out)
 
 
 def _rounds(refiner: Refiner, store: EpisodeStore, console: Console, mode: str, *, again: bool) -> None:
@@ -102,21 +114,14 @@ def _tell(done: Round | None, console: Console) -> None:
         console.print(_line(done), highlight=False)
 
 
-def _outcome(refiner: Refiner, out: Path, console: Console) -> Path | None:
-    """Say what came of it; the better artifact."""
-    if any(each.swapped for each in refiner.rounds):
-        console.print(f"better model: {refiner.place()}", soft_wrap=True, highlight=False)
-        return refiner.place()
-    if any(each.compared is not None for each in refiner.rounds):
-        console.print("no retrained model was better on the frames that were held out: keep the one you have")
-        return None
-    answered = refiner.rounds[-1].answered if refiner.rounds else 0
-    console.print(
-        f"no model was trained: {answered} of {refiner.book.asked} frames are answered, and {HELD_OUT} drawn evenly "
-        f"and {HELD_OUT} others are needed; answer more in {out / BOOK}, or raise --budget, and give the same command",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
-    return None
+def _outcome(refiner: Refiner, out: Path) -> Refined:
+    return Refined(
+        out=out,
+        artifact=refiner.place() if any(each.swapped for each in refiner.rounds) else None,
+        retrained=any(each.compared is not None for each in refiner.rounds),
+        asked=refiner.book.asked,
+        answered=refiner.rounds[-1].answered if refiner.rounds else 0,
+    )
 
 
 def _check_cameras(out: Path, model: Artifact) -> None:
@@ -156,7 +161,27 @@ def _frames(store: EpisodeStore, model: Artifact, seed: int, *, last: bool = Fal
     return np.concatenate(images)[order], np.concatenate(truth)[order]
 
 
-def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RefinementLog:
+    """What a refinement asked and heard, and what came of it."""
+
+    rounds: tuple[Round, ...]
+    asked: int
+    successes: int
+    failures: int
+    mined: int
+    """Frames of the policy's first steps that were taken as failures without asking."""
+    gained: Gain | str
+    """Or why nobody knows."""
+    book: Path
+    """Questions and answers."""
+    versions: Path | None
+    """Retrained models; None where there are none."""
+    sheets: Path | None
+    """Pictures of the questions; None where nobody asked for them."""
+
+
+def log(run: Path, *, sheets: Path | None = None) -> RefinementLog:
     """Explain a refinement: each round, what it found and what came of it; what all of it cost and brought.
 
     run: of a policy, or the folder of `referee refine run`. sheets: where to draw the frames that were asked about.
@@ -165,34 +190,26 @@ def log(run: Path, console: Console, *, sheets: Path | None = None) -> None:
     rounds = read_rounds(folder)
     if not rounds:
         raise RefereeError(f"{run} holds no refinement: there is no {ROUNDS}")
-    table = Table(box=None, pad_edge=False)
-    for name in ("step", "asked", "fooled", "missed", "loss", "right", "judge", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
     store = EpisodeStore(folder / BOOK, create=False)
     cameras = next(iter(store.rows.values())).cameras
     book = Book(folder / BOOK, cameras)
     found = book.sheets()
-    for each in up_to_date(rounds, found):
-        table.add_row(*_cells(each))
-    console.print(table)
-    console.print("loss and right answers: on recent frames that were held out, before → after retraining", style="dim")
-    answers = [sheet.answers[~sheet.of(MINED)] for sheet in found]
-    wins, fails = (sum(int((each == value).sum()) for each in answers) for value in (1, 0))
-    mined = sum(int(sheet.of(MINED).sum()) for sheet in found)
-    console.print(
-        f"\n{book.asked} frames asked about: {wins} successes, {fails} failures, {book.asked - wins - fails} unanswered"
-        + (f"; {mined} more of the policy's first steps taken as failures" if mined else "")
-    )
-    told = gain(run, rounds, _seconds_per_label(run))
-    for line in [f"success gained         {told}"] if isinstance(told, str) else told.lines():
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-    console.print(f"questions and answers  {folder / BOOK} (an episode store and its label log)", soft_wrap=True)
-    if (folder / VERSIONS).is_dir():
-        console.print(f"models                 {folder / VERSIONS}", soft_wrap=True)
     if sheets is not None:
         for number, sheet in enumerate(found, 1):
             save_sheet(sheets / f"{number:03d}_step_{sheet.step}.png", sheet)
-        console.print(f"pictures               {sheets}", soft_wrap=True)
+    answers = [sheet.answers[~sheet.of(MINED)] for sheet in found]
+    successes, failures = (sum(int((each == value).sum()) for each in answers) for value in (1, 0))
+    return RefinementLog(
+        rounds=tuple(up_to_date(rounds, found)),
+        asked=book.asked,
+        successes=successes,
+        failures=failures,
+        mined=sum(int(sheet.of(MINED).sum()) for sheet in found),
+        gained=gain(run, rounds, _seconds_per_label(run)),
+        book=folder / BOOK,
+        versions=folder / VERSIONS if (folder / VERSIONS).is_dir() else None,
+        sheets=sheets,
+    )
 
 
 def _seconds_per_label(run: Path) -> float | None:
@@ -203,7 +220,8 @@ def _seconds_per_label(run: Path) -> float | None:
         return None
 
 
-def _cells(done: Round) -> tuple[str, ...]:
+def cells(done: Round) -> tuple[str, ...]:
+    """A round in words: step, asked, fooled, missed, loss, right answers, the model now, seconds."""
     compared = done.compared
     pairs = ("–", "–") if compared is None else (
         f"{compared.loss[0]:.3f} → {compared.loss[1]:.3f}", f"{compared.accuracy[0]:.0%} → {compared.accuracy[1]:.0%}",
@@ -214,7 +232,7 @@ def _cells(done: Round) -> tuple[str, ...]:
 
 
 def _line(done: Round) -> str:
-    step, asked, fooled, missed, loss, right, now, seconds = _cells(done)
+    step, asked, fooled, missed, loss, right, now, seconds = cells(done)
     return (
         f"round {step}: asked {asked}, fooled by {fooled}, missed {missed}; held out: loss {loss}, right {right}; "
         f"{now}, {seconds} s"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from rich.console import Console
 
 from referee import cpu
@@ -9,16 +12,27 @@ from referee.config import Loaded
 from referee.models.vlm.qwen import check_installed
 from referee.runners.interrupt import Interrupt
 from referee.runners.logbook import Logbook, check_backends, say_dropped
-from referee.runners.next_step import next_line
 from referee.runners.rundir import locks_folder, name_run, open_run
 from referee.training.checkpoint import step_of
 from referee.training.vlm.settings import FineTuning
 from referee.training.vlm.sft import fine_tune, read_data
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainedVlm:
+    """A fine-tuned model."""
+
+    folder: Path
+    """The best weights: a whole model, or an adapter."""
+    key: str
+    """Of `reward.model`: the one that takes the folder."""
+    windows: str | None
+    """Validation windows, to audit it on."""
+
+
 @locks_folder
-def train_vlm(loaded: Loaded) -> None:
-    """Fine-tune, and say what to do next."""
+def train_vlm(loaded: Loaded) -> TrainedVlm:
+    """Fine-tune."""
     check_backends(loaded)
     check_installed()
     cpu.cap_if_needed()
@@ -37,7 +51,8 @@ def train_vlm(loaded: Loaded) -> None:
             raise KeyboardInterrupt
     finally:
         logbook.close()
-    key = "lora_path" if settings.actor.model.is_lora else "model_path"
-    console.print(f"use it as reward.model.{key}={best}", highlight=False, soft_wrap=True)
-    for windows in (settings.data.val_data_paths or ())[:1]:
-        console.print(next_line("audit", best, windows), highlight=False, markup=False, soft_wrap=True)
+    return TrainedVlm(
+        folder=best,
+        key="lora_path" if settings.actor.model.is_lora else "model_path",
+        windows=next(iter(settings.data.val_data_paths or ()), None),
+    )
