@@ -241,6 +241,13 @@ def make_trend_payment(config: Config, env: RefereeVectorEnv, *, crews: int) -> 
             "reward.history_reward_assign=%s also pays steps before the one that ends a window, for what came after "
             "them: no policy of ours learned from that; end is better", reward.history_reward_assign,
         )  # fmt: skip
+    assert isinstance(reward.model, VLMModelConfig)
+    parser = make_reward_parser(reward.model.reward_parser_name, values(reward.model.reward_parser_params))
+    if reward.reward_mode == "history_buffer" and parser.to_and_fro > 0:
+        _log.warning(
+            "reward.model.reward_parser_params: a rise and a fall together are rewarded with %+g, so a policy can earn "
+            "by going to and fro; with negative_reward = -positive_reward it cannot", parser.to_and_fro,
+        )  # fmt: skip
     if reward.alarm.enabled:
         _log.warning("no alarm watches this reward: it knows frames of image classifiers, not windows")
     worker = make_trend_worker(reward, env, steps, model=make_window_model(reward))
