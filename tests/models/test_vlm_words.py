@@ -150,3 +150,19 @@ def test_without_probabilities_nothing_is_expected() -> None:
     parser = make_reward_parser()
     with pytest.raises(RefereeError, match="use the read-out `score`"):
         Answers.read(["positive"], parser).expected(parser, parser.words)
+
+
+def test_a_part_of_every_view_is_shown_and_another_question_asked() -> None:
+    shown = window(4)
+    prompt = make_input_builder(params={"crop": "0.25,0.5,0.75,1", "question": "Trend?"})(shown)
+    assert np.array_equal(prompt.images[0], shown.frames["main_images"][0][16:, 8:24])
+    assert np.array_equal(prompt.images[9], shown.frames["extra_view_images"][4, 0][16:, 8:24])
+    assert prompt.text.endswith("Trend?") and "closer" not in prompt.text
+    film = make_input_builder(params={"as_video": True, "crop": "0,0,1,0.5"})(shown)
+    assert [part.shape for part in film.parts if not isinstance(part, str)] == [(5, 16, 32, 3)] * 2
+
+
+@pytest.mark.parametrize("crop", ["0.5", "a,b,c,d", "0.5,0,0.2,1", "0,0,1.1,1", "0,0,nan,1", "0,0,0.001,1"])
+def test_a_crop_that_shows_nothing_is_refused(crop: str) -> None:
+    with pytest.raises(RefereeError, match="crop is"):
+        make_input_builder(params={"crop": crop})(window())

@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from referee.config.schema import RewardConfig
-from referee.config.vlm import VLMModelConfig
+from referee.config.vlm import VLMModelConfig, values
 from referee.envs.contract import RefereeVectorEnv, StepResult, split_views
 from referee.errors import RefereeError
 from referee.models import Artifact
 from referee.models.contract import Verdict
+from referee.models.vlm import make_reward_parser
 from referee.rewards import rules, window_model
 from referee.rewards.history import PROGRESS, History, HistoryBuffer, Windows
 from referee.rewards.rules import RewardOptions
@@ -232,6 +233,14 @@ def make(
 
 
 def _warn(config: RewardConfig) -> None:
+    wanted = config.model
+    assert isinstance(wanted, VLMModelConfig)
+    parser = make_reward_parser(wanted.reward_parser_name, values(wanted.reward_parser_params))
+    if config.reward_mode == "history_buffer" and parser.to_and_fro > 0:
+        _log.warning(
+            "reward.model.reward_parser_params: a rise and a fall together are rewarded with %+g, so a policy can earn "
+            "by going to and fro; with negative_reward = -positive_reward it cannot", parser.to_and_fro,
+        )  # fmt: skip
     if config.reward_mode == "history_buffer" and config.history_reward_assign != "end":
         _log.warning(
             "reward.history_reward_assign=%s also pays steps before the one that ends a window, for what came after "

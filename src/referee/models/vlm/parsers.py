@@ -48,6 +48,12 @@ class RewardParser:
             raise RefereeError(f"a reward parser said {label!r}: it must be {', '.join(LABELS)} or {INVALID}")
         return label, float(reward)
 
+    @property
+    def to_and_fro(self) -> float:
+        """The reward of a rise and a fall together. Above 0, a policy earns by going to and fro without end."""
+        rise, fall = (self(word)[1] for word in self.words[:2])
+        return rise + fall
+
 
 def register_reward_parser(name: str, *, words: tuple[str, ...] = LABELS) -> Callable[[P], P]:
     """A decorator that makes a parser known: it takes a text, and keyword-only parameters."""

@@ -77,6 +77,8 @@ def qwentrend_input_builder(
     max_frames: int = 0,
     by_view: bool = True,
     as_video: bool = False,
+    crop: str = "",
+    question: str = "",
 ) -> Prompt:
     """The frames of every view from the oldest to the newest, and the question whether the task comes closer.
 
@@ -84,9 +86,11 @@ def qwentrend_input_builder(
     max_frames: show only so many, evenly spaced with both ends kept; 0 = all.
     by_view: all frames of one view, then those of the next; else all views of one frame, then the next frame.
     as_video: each view is one clip, in which the model sees two frames at a time; else each frame is a picture.
+    crop: the part of every view that is shown, as shares "left,top,right,bottom" of its width and height; "" = all.
+    question: asked in place of the usual one.
     """
     task = window.task or default_task_description
-    views = _views(window)
+    views = [_cropped(view, crop) for view in _views(window)] if crop else _views(window)
     count = len(views[0])
     if max_frames and count > max_frames:
         kept = np.unique(np.linspace(0, count - 1, max_frames).round().astype(int))
@@ -105,7 +109,8 @@ def qwentrend_input_builder(
             parts += [view[number] for _, view in named]
             parts.append("\n")
     asked = "over these frames" if count > 1 else "in this frame"
-    parts.append(f"Does the robot come closer to completing the task {asked}? Answer positive, negative or unclear.")
+    usual = f"Does the robot come closer to completing the task {asked}? Answer positive, negative or unclear."
+    parts.append(question or usual)
     return Prompt(_joined(parts))
 
 
@@ -124,6 +129,21 @@ def _views(window: Window) -> list[np.ndarray]:
         if view.dtype != np.uint8 or view.ndim != 4 or view.shape[3] != 3 or not len(view):
             raise RefereeError(f"frames of a window are {view.dtype}{list(view.shape)}, not uint8[k,H,W,3]")
     return views
+
+
+def _cropped(view: np.ndarray, crop: str) -> np.ndarray:
+    """Part of a view uint8[k,H,W,3]."""
+    try:
+        left, top, right, bottom = map(float, crop.split(","))
+    except ValueError:
+        left = top = right = bottom = 0.0
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise RefereeError(f"crop is {crop!r}: it must be left,top,right,bottom between 0 and 1, as 0.1,0.2,0.9,1")
+    height, width = view.shape[1:3]
+    rows, columns = slice(round(top * height), round(bottom * height)), slice(round(left * width), round(right * width))
+    if not view[:, rows, columns].size:
+        raise RefereeError(f"crop is {crop!r}, which leaves nothing of a view of {width} x {height} pixels")
+    return view[:, rows, columns]
 
 
 def _joined(parts: list[str | np.ndarray]) -> tuple[str | np.ndarray, ...]:
