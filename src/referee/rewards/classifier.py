@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from referee.rewards import rules
 from referee.rewards.guards import weakness
 from referee.rewards.manager import RewardManager
 from referee.rewards.rules import Gate, RewardOptions
-from referee.rewards.score_rollout import FinalPictures, RolloutFrames, Scores, score_finals, score_steps
+from referee.rewards.score_rollout import FinalPictures, Judge, RolloutFrames, Scores, score_finals, score_steps
 from referee.rewards.source import Features, RemoteScores, Steps, relabel
 
 Drawn = FinalPictures | dict[str, np.ndarray]
@@ -55,7 +55,7 @@ class ClassifierReward:
         self._said: list[Verdict] = []
         self._found: list[Features] = []
         self._remote: RemoteScores | None = None
-        self._seconds = 0.0
+        self._since = manager.seconds
         self._began = np.zeros(num_envs, bool)
         self._hold, self._held = hold, np.zeros(num_envs, np.int64)
 
@@ -120,7 +120,7 @@ class ClassifierReward:
         """See RewardSource."""
         features = features if remote is None else remote.features
         self._found = [] if features is None else [features]
-        self._remote, self._seconds = remote, 0.0 if remote is None else remote.seconds
+        self._remote, self._since = remote, self.manager.seconds
         if isinstance(drawn, FinalPictures):
             self._finals = drawn
         else:
@@ -139,7 +139,7 @@ class ClassifierReward:
     def begin(self) -> None:
         """A rollout begins."""
         self._finals.begin()
-        self._said, self._found, self._seconds = [], [], 0.0
+        self._said, self._found, self._since = [], [], self.manager.seconds
 
     def watch(self, step: int, result: StepResult) -> np.ndarray | None:
         """See the result of a step; says which episodes end here by the verdict, bool[N], or None for none."""
@@ -148,7 +148,9 @@ class ClassifierReward:
             pictures = self._states(ended)
             self._keep(step, pictures)
             held = np.broadcast_to(void_steps(result[4]), ended.shape)
-            verdict = rules.gated_verdict(self._judge(pictures), self._began, self.gate, held)
+            verdict = rules.gated_verdict(
+                self.manager.judge(pictures, cameras=self.cameras), self._began, self.gate, held
+            )
             self._found.append(self.manager.latest)
             self._said.append(verdict)
             fires = rules.ends_episode(self.options, model=verdict.success, truth=None)
@@ -175,18 +177,22 @@ class ClassifierReward:
 
     def score(self, rollout: Steps) -> Scores:
         """What the model says of the rollout that was watched."""
-        scored = self._score(rollout)
-        return replace(scored, version=self.manager.version, seconds=self._seconds)
-
-    def _score(self, rollout: Steps) -> Scores:
-        ended = rollout.terminated | rollout.truncated
+        ended, remote = rollout.terminated | rollout.truncated, self._remote
+        self._remote = None
+        judge: Judge = partial(self.manager.judge, cameras=self.cameras)
+        if remote is not None:
+            verdict = remote.verdict
+            judge = lambda frames: verdict  # noqa: E731 - where a worker elsewhere has scored them
         if self.ends_episodes:
-            return self._score_said(ended)
-        if self._only_finals:
-            return score_finals(self._finals, self._shape, judge=self._judge, pay=self.manager.pay, held=rollout.held)
-        return score_steps(
-            self._pictures, ended, judge=self._judge, pay=self.manager.pay, gate=self.gate, held=rollout.held
-        )
+            scores = self._score_said(ended)
+        elif self._only_finals:
+            scores = score_finals(self._finals, self._shape, judge=judge, pay=self.manager.pay, held=rollout.held)
+        else:
+            scores = score_steps(
+                self._pictures, ended, judge=judge, pay=self.manager.pay, gate=self.gate, held=rollout.held
+            )
+        seconds = self.manager.seconds - self._since if remote is None else remote.seconds
+        return replace(scores, version=self.manager.version, seconds=seconds)
 
     def sample(self, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """At most `count` of the rollout's judged frames, drawn evenly: uint8[m,V,H,W,3], and their rows int[m].
@@ -235,7 +241,7 @@ class ClassifierReward:
     ) -> tuple[np.ndarray, np.ndarray]:
         """See RewardSource."""
         frames = frames[1:]  # no step led to the first state
-        verdict = self._judge(split_views(frames))
+        verdict = self.manager.judge(split_views(frames), cameras=self.cameras)
         every, steps = self.options.reward_mode == "per_step", len(frames)
         verdict = self._gated(verdict, np.arange(steps) == 0, held, every=every or self.ends_episodes)
         if self.ends_episodes and verdict.success is not None and not whole:
@@ -277,15 +283,6 @@ class ClassifierReward:
                 pictures[name] = pictures[name].copy()
                 pictures[name][ids] = images
         return pictures
-
-    def _judge(self, pictures: Mapping[str, np.ndarray]) -> Verdict:
-        remote, self._remote = self._remote, None
-        if remote is not None:
-            return remote.verdict
-        began = time.perf_counter()
-        verdict = self.manager.judge(pictures, cameras=self.cameras)
-        self._seconds += time.perf_counter() - began
-        return verdict
 
     def save_state(self) -> dict[str, np.ndarray]:
         """What the verdicts of episodes under way depend on."""
