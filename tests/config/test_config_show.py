@@ -55,7 +55,7 @@ def test_show_is_yaml_with_aligned_sources() -> None:
     text = show(loaded)
     shown, tree = yaml.safe_load(text), loaded.tree()
     # What has no effect is left out, unless somebody has set it.
-    dead = {"env.eval.randomise.seed", *(f"env.eval.data_collection.{name}" for name in RECORDING)}
+    dead = {"runner.task_type", "env.eval.randomise.seed", *(f"env.eval.data_collection.{name}" for name in RECORDING)}
     kept = _less(tree, {*dead, "runner.logger.project_name", "runner.logger.logger_backends"})
     assert shown == {"runner": kept["runner"], "env": {"eval": kept["env"]["eval"]}}
     assert yaml.safe_load(show(loaded, everything=True)) == tree

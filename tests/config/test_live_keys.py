@@ -67,7 +67,7 @@ def test_every_printed_leaf_acts(preset: str) -> None:
     assert printed(loaded) == {dotted(path) for path in setting.leaves if setting.acts(path)}
 
 
-@pytest.mark.parametrize(("preset", "live"), [("panda_ppo_mlp_resnet_reward", 119), ("realworld_collect_dataset", 73)])
+@pytest.mark.parametrize(("preset", "live"), [("panda_ppo_mlp_resnet_reward", 118), ("realworld_collect_dataset", 72)])
 def test_how_many_there_are(preset: str, live: int) -> None:
     """Of 218 and 221 leaves that were printed or saved, when `runner` had the keys of all recipes."""
     loaded = load(preset)

@@ -103,7 +103,9 @@ class SACConfig:
     )
     backup_entropy: bool = key(True, "count the entropy of later actions as value")
     bootstrap_type: str = bootstrap_key()
-    random_shift: int = key(4, "largest shift of images in pixels, while learning; 0 = none", low=0)
+    random_shift: int = key(
+        4, "largest shift of images in pixels, while learning; 0 = none", low=0, only_if="actor.model.model_type=cnn"
+    )
     normalise_observations: bool = key(True, "running mean and variance of states, saved with the policy")
     bc_coef: float = key(0.0, "weight of imitating demonstrations, and own episodes whose last step was paid", low=0)
     bc_halving: int | None = key(
@@ -128,8 +130,9 @@ class PolicyModelConfig:
     initial_log_std: float = key(-0.5, "log of the action noise at the start", low=-5, high=2)
     model_path: str | None = key(None, "run or checkpoint whose policy to start from; null = a random one")
     start_log_std: float | None = key(
-        None, "log of the action noise with which that policy goes on; null = its own", low=-5, high=2
-    )
+        None, "log of the action noise with which that policy goes on; null = its own", low=-5, high=2,
+        only_if="model_path",
+    )  # fmt: skip
     fresh_critic: bool = key(
         False, "its critic begins anew, as where something else pays than before", only_if="model_path"
     )

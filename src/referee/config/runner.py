@@ -43,7 +43,9 @@ class RecipeConfig:
 class RunnerConfig(SeedConfig, RecipeConfig):
     """The keys that all recipes have."""
 
-    task_type: str = key("embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"))
+    task_type: str = key(
+        "embodied", "what is rewarded: robots, or texts", choices=("embodied", "text"), only_if="recipe=train_policy"
+    )
     imports: tuple[str, ...] = key(
         (), "modules of yours to import first, as those that register input builders; looked for here, too", single=True
     )

@@ -224,8 +224,10 @@ class RewardConfig:
         "zero", "what a probability below reward_threshold becomes: 0, or the reward as it is",
         choices=("zero", "keep"), only_if="reward_type=continuous",
     )  # fmt: skip
-    gate_k: int | None = key(None, "successes among the last gate_n states; null = the artifact's own", low=1)
-    gate_n: int | None = key(None, "null = the artifact's own", low=1)
+    gate_k: int | None = key(
+        None, "successes among the last gate_n states; null = the artifact's own", low=1, only_if=PAYS
+    )
+    gate_n: int | None = key(None, "null = the artifact's own", low=1, only_if=PAYS)
     veto_unknown: bool = key(
         False, "what is called a success but is unlike all known ones is none", only_if="reward_type=binary"
     )
