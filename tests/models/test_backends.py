@@ -254,6 +254,24 @@ def test_a_model_that_cannot_be_exported_runs_on_torch_only() -> None:
         backends.choose(model, frames(TWO), backend="onnxruntime")
 
 
+def test_a_number_of_pictures_that_a_graph_would_keep_is_refused() -> None:
+    @register("tests/counting")
+    class Counting(RewardModel):
+        def __init__(self, spec: ModelSpec) -> None:
+            super().__init__(spec)
+            self.last = nn.Linear(3 * len(spec.cameras), 1)
+
+        def encode_views(self, views: torch.Tensor) -> torch.Tensor:
+            return views.reshape(len(views), 3, -1).mean(2)
+
+        def head(self, features: torch.Tensor) -> torch.Tensor:
+            return self.last(features)[:, 0]
+
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(RefereeError, match=r"Counting .* use x\.shape\[0\]"):
+        backends.choose(build(TWO.but(model_type="tests/counting")), frames(TWO), backend="onnxruntime")
+
+
 @OTHERS
 def test_an_artifact_brings_the_frames_that_a_back_end_is_compared_on(tmp_path: Path, backend: str) -> None:
     if backend != "torch":

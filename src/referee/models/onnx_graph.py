@@ -92,8 +92,8 @@ def _export(model: RewardModel, folder: Path) -> Path:
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # the exporter knows attention by its parts only
     try:
-        with warnings.catch_warnings():  # of the exporter: that it traces, and that there is a newer one
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as notes:  # that it traces, and that there is a newer exporter
+            warnings.simplefilter("always")
             torch.onnx.export(
                 _Views(model), (torch.zeros(2, side, side, 3),), path, dynamo=False, opset_version=OPSET,
                 input_names=[INPUT], output_names=[OUTPUT], dynamic_axes={INPUT: {0: "n"}, OUTPUT: {0: "n"}},
@@ -105,4 +105,9 @@ def _export(model: RewardModel, folder: Path) -> Path:
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+    if any("Using len to get tensor shape" in str(each.message) for each in notes):
+        raise ModelError(
+            f"{type(model).__name__} runs on torch or compile only: its encode_views calls len() of a tensor, which a "
+            "graph keeps as a constant; use x.shape[0]"
+        )
     return path
