@@ -1,4 +1,4 @@
-"""Keys and options that an error message advises exist: nobody is sent to type what is refused."""
+"""Keys and options that an error, a warning or a note advises exist: nobody is sent to type what is refused."""
 
 from __future__ import annotations
 
@@ -12,22 +12,40 @@ from pathlib import Path
 import pytest
 
 from referee.cli import _parser
+from referee.config.arm import FrankaEnvConfig
+from referee.config.gym import CustomEnvConfig, GymEnvConfig
 from referee.config.keys import known_keys
-from referee.config.schema import Config
+from referee.config.maniskill import ManiSkillEnvConfig
+from referee.config.schema import Config, PandaEnvConfig
 from referee.config.translator import Translator
 from referee.train_reward_model import parser as older_parser
 
 SOURCE = Path(__file__).parents[1] / "src/referee"
 KEYS = {".".join(key.split(".")[:n]) for key in known_keys(Config) for n in range(1, key.count(".") + 2)}
 HEADS = "|".join(sorted({key.split(".")[0] for key in KEYS}))
-DOTTED = re.compile(rf"(?<![\w./-])((?:{HEADS})(?:\.[a-z_\d]+)+)\b(?!\()")
+DOTTED = re.compile(rf"(?<![\w./-])((?:{HEADS})(?:\.(?:[a-z_\d]+|\*))+)\b(?!\()")
+MARKUP = re.compile(r"</?\w")
 ASSIGNED = re.compile(r"(?<![\w./\-'\"{\[])([a-z]\w*)=(?!=)")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")
+WORLDS: dict[str, type] = {
+    "envs/gym/": GymEnvConfig, "envs/panda/": PandaEnvConfig, "envs/maniskill/": ManiSkillEnvConfig,
+    "envs/franka/": FrankaEnvConfig, "envs/make.py": CustomEnvConfig,
+    "runners/collect_data.py": FrankaEnvConfig, "runners/collect_labels.py": FrankaEnvConfig,
+    "runners/arms.py": PandaEnvConfig, "runners/demo.py": PandaEnvConfig,
+}  # fmt: skip
+"""Whose environment the messages of a module are about; those of all other modules must fit every kind."""
+WORLD_KEYS = {
+    kind: {".".join(key.split(".")[:n]) for key in known_keys(kind) for n in range(1, key.count(".") + 2)}
+    for kind in {*WORLDS.values()}
+}
 OTHERS = {
     "render_mode": "an argument of gymnasium.make",
     "autoreset_mode": "an argument of Gymnasium's vector environments",
     "--head": "an option of `ray start`",
     "--port": "an option of `ray start`",
+    "--index-url": "an option of pip",
+    "--force-reinstall": "an option of pip",
+    "--no-deps": "an option of pip",
     "env.metadata": "an attribute of Gymnasium's environments",
     "data.pkl": "a file",
     "reward.data.positive_dir": "a key of the configuration that RLinf's guides hand to EmbodiedRewardWorker",
@@ -42,16 +60,18 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Message:
-    """The text of an error, with a blank for each value in it."""
+    """The text of an error, a warning, a note or a constant, with a blank for each value in it."""
 
     place: str
     text: str
     arguments: frozenset[str]
     """Names of arguments and fields in the same module: a program sets those."""
+    advice: bool = True
+    """Whether `name=` in it is meant to be typed; in a constant it may be code."""
 
 
 def messages(path: Path) -> Iterator[Message]:
-    """What the errors say that a module raises."""
+    """What the errors say that a module raises, what it logs, and the texts that it returns or holds as constants."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     named = {each.arg for each in ast.walk(tree) if isinstance(each, ast.arg)}
     named |= {each.target.id for each in ast.walk(tree) if isinstance(each, ast.AnnAssign)
@@ -63,6 +83,29 @@ def messages(path: Path) -> Iterator[Message]:
                 if text:
                     place = f"{path.relative_to(SOURCE)}:{node.lineno}"
                     yield Message(place, text, frozenset(named))
+    others = [(each, False) for node in tree.body if isinstance(node, ast.Assign) for each in _strings(node.value)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "warning":
+            others += [(each, True) for each in _strings(node.args[0])]
+        elif isinstance(node, ast.Return | ast.Yield) and node.value is not None:
+            others += [(each, True) for each in _strings(node.value)]
+    for each, advice in others:
+        text = "".join(_text(each))
+        if text and not MARKUP.search(text):
+            yield Message(f"{path.relative_to(SOURCE)}:{each.lineno}", text, frozenset(named), advice)
+
+
+def _strings(node: ast.expr) -> Iterator[ast.expr]:
+    """The texts that an expression is, or chooses from, or lists; not those inside a call or a table."""
+    if isinstance(node, ast.JoinedStr | ast.BinOp) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        yield node
+    elif isinstance(node, ast.IfExp):
+        yield from (*_strings(node.body), *_strings(node.orelse))
+    elif isinstance(node, ast.List | ast.Tuple):
+        for each in node.elts:
+            yield from _strings(each)
+    elif isinstance(node, ast.ListComp | ast.GeneratorExp):
+        yield from _strings(node.elt)
 
 
 def _text(node: ast.AST) -> Iterator[str]:
@@ -87,13 +130,22 @@ def options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def wrong(message: Message, every: set[str]) -> Iterator[str]:
     """What a message advises that does not exist."""
-    for key in DOTTED.findall(message.text):
+    kinds = [kind for place, kind in WORLDS.items() if message.place.startswith(place)] or list(WORLD_KEYS)
+    for found in DOTTED.findall(message.text):
+        key = re.sub(r"^env\.\*", "env.train", found)
+        own = key.split(".", 2)
+        if own[0] == "env" and len(own) == 3 and found not in OTHERS:
+            strange = [kind.__name__ for kind in kinds if own[2] not in WORLD_KEYS[kind]]
+            older = ".".join(Translator("here").target(tuple(own))) != key
+            if strange and not older and any(own[2] in keys for keys in WORLD_KEYS.values()):
+                yield f"{message.place}: {', '.join(sorted(strange))} has no key {found}"
+                continue
         free = key.startswith("cluster.component_placement.")
         made = ".".join(Translator("here").target(tuple(key.split("."))))  # older spellings count
         if made not in KEYS and key not in OTHERS and not free:
-            yield f"{message.place}: there is no key {key}"
+            yield f"{message.place}: there is no key {found}"
     leaves = {key.rpartition(".")[2] for key in KEYS}
-    for name in ASSIGNED.findall(message.text):
+    for name in ASSIGNED.findall(message.text) if message.advice else ():
         if name not in leaves | message.arguments and name not in OTHERS:
             yield f"{message.place}: there is no key {name}"
     for option in OPTION.findall(message.text):
@@ -116,12 +168,27 @@ def test_errors_advise_what_exists(said: list[Message], every: set[str]) -> None
     assert not [line for message in said for line in wrong(message, every)]
 
 
+def test_constants_warnings_and_notes_are_read_too(said: list[Message]) -> None:
+    for place, text in (
+        ("envs/gym/share.py", "env.*.keep_final_images=true"),  # a constant
+        ("envs/gym/env.py", "set env.*.success_key"),  # a warning
+        ("envs/maniskill/tasks.py", "set env.train.success=visible"),  # a note that is returned
+    ):
+        assert [each for each in said if each.place.startswith(place) and text in each.text]
+    elsewhere = Message("envs/maniskill/tasks.py:1", "set env.*.success_key=solved", frozenset())
+    assert list(wrong(elsewhere, set())) == [
+        "envs/maniskill/tasks.py:1: ManiSkillEnvConfig has no key env.*.success_key",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("train with image_size=64 or resize=bilinear", "there is no key resize"),
         ("set reward.model.resize=bilinear", "there is no key reward.model.resize"),
         ("leave them out (--skip-trained)", "there is no option --skip-trained"),
+        ("this run is on Push: set env.train.task=Reach", "GymEnvConfig has no key env.train.task"),
+        ("set env.*.keep_images=true", "there is no key env.*.keep_images"),
     ],
 )
 def test_invented_advice_is_noticed(every: set[str], text: str, line: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from stable_baselines3 import PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+import referee
 from referee import RewardModelWrapper
 from referee.cli import main
 from referee.episodes.gym_recorder import GymRecorder
@@ -20,6 +21,7 @@ from referee.models import Artifact
 from referee.models.contract import ModelSpec
 from referee.models.registry import build
 from referee.pictures import scaled
+from referee.refine.book import Book, Sheet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
 import own_worlds  # noqa: F401 - registers its environments
@@ -126,6 +128,91 @@ def test_an_environment_without_pictures_is_refused(artifact: Artifact) -> None:
         vector.step(np.zeros((1, 3), np.float32))
     with pytest.raises(RefereeError, match="cannot be reset one by one"):
         sb3.make_vec_env(POINT, artifact, 1, terminate_on_success=True)
+
+
+class Renamed(gym.Wrapper[Any, Any, Any, Any]):
+    """Tells success as gym-hil does."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, {"succeed": bool(info["is_success"])}
+
+
+def renamed() -> gym.Env[Any, Any]:
+    return Renamed(gym.make(POINT, render_mode="rgb_array"))
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """A small model with data to learn on from, and with a reference of its training frames."""
+    env: Any = gym.make(POINT, render_mode="rgb_array").unwrapped
+    frames, labels = [], []
+    for seed in range(120):
+        env.reset(seed=seed)
+        if seed % 2:
+            env.point = env.goal.copy()
+        frames.append(scaled(env.render(), PIXELS))
+        labels.append(seed % 2)
+    folder = tmp_path_factory.mktemp("learned")
+    return referee.train(np.stack(frames), np.array(labels), groups=np.arange(120) // 2, out=folder / "reward",
+                         max_epochs=1, width=8)  # fmt: skip
+
+
+class Asked:
+    """A labeller of somebody's own, who says no to everything."""
+
+    def __init__(self) -> None:
+        self.truths: list[Any] = []
+
+    def ask(self, book: Book, sheet: Sheet, truth: Any) -> None:
+        self.truths.append(truth)
+        book.answer(sheet, [False] * len(sheet), source="web", who="somebody")
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alarm of the callback", "alarm inside"])
+def test_sac_with_a_callback_an_alarm_and_a_labeller_of_ones_own(
+    learned: Artifact, tmp_path: Path, inside: bool
+) -> None:
+    env = sb3.make_vec_env(renamed, learned, 2, mode="per_step", success="succeed", alarm=inside)
+    asked = Asked()
+    watch = sb3.RefereeCallback(env, interval=100, refine_in=tmp_path / "refined", labeller=asked, budget=6, ask=6)
+    assert (watch.alarm is env.alarm) == inside and watch.alarm is not None
+    learner = SAC("MultiInputPolicy", env, learning_starts=300, buffer_size=400, device="cpu", seed=0)
+    logged: dict[str, list[float]] = {}
+    learner.set_logger(_Keeping(logged))
+    learner.learn(300, callback=watch, log_interval=1)
+    assert {"reward/alarm", "reward/true_success", "reward/hacking_gap", "refine/asked"} <= set(logged)
+    assert watch.refiner is not None and watch.refiner.book.asked == 6
+    (truth,) = asked.truths
+    assert truth is not None and truth.shape == (6,)
+    assert np.mean(logged["reward/env_return"]) < -5  # distances
+    assert np.min(logged["rollout/ep_rew_mean"]) >= 0 and np.max(logged["rollout/ep_rew_mean"]) <= 20  # per step 0 or 1
+
+
+def test_the_logged_return_is_that_of_the_model(artifact: Artifact) -> None:
+    env = sb3.make_vec_env(POINT, artifact, 3, mode="per_step", reward_type="continuous", threshold=0.0)
+    returns, own = np.zeros(3), np.zeros(3)
+    ended = 0
+    for rewards, dones, infos in play(env, 45):
+        returns += rewards
+        own += [info["referee/env_reward"] for info in infos]
+        for i in np.flatnonzero(dones):
+            assert infos[i]["episode"]["r"] == pytest.approx(returns[i], abs=1e-4)
+            assert infos[i]["episode"]["env_r"] == pytest.approx(own[i], abs=1e-4)
+            returns[i], own[i], ended = 0, 0, ended + 1
+    assert ended == 6
+
+
+def test_a_labeller_that_is_never_told_is_refused_at_the_first_scored_step(learned: Artifact, tmp_path: Path) -> None:
+    env = sb3.make_vec_env("PointSilent-v0", learned, 2, mode="per_step")
+    watch = sb3.RefereeCallback(env, refine_in=tmp_path / "refined")
+    learner = PPO("MultiInputPolicy", env, n_steps=8, batch_size=8, device="cpu")
+    with pytest.raises(RefereeError, match="labeller='truth' needs to be told, but info has neither success nor"):
+        learner.learn(64, callback=watch)
+    assert learner.num_timesteps == 2
+    sb3.RefereeCallback(env, refine_in=tmp_path / "log", labeller="log")
+    with pytest.raises(RefereeError, match="labeller is 'me': give truth, terminal, log, or an object"):
+        sb3.RefereeCallback(env, refine_in=tmp_path / "me", labeller="me")
 
 
 @pytest.mark.slow

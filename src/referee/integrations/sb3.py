@@ -25,7 +25,7 @@ from referee.errors import MissingDependency, RefereeError
 from referee.models.artifact import Artifact
 from referee.models.contract import select_views
 from referee.pictures import scaled
-from referee.refine.labellers import LABELLERS, Labeller, Truth
+from referee.refine.labellers import Labeller, Truth
 from referee.refine.loop import RefineOptions, Refiner
 from referee.rewards.alarm import Alarm
 from referee.rewards.env_pictures import fitted
@@ -87,6 +87,8 @@ class RewardModelVecEnv(VecEnvWrapper):
 
     Pictures come from the observation where it holds the model's cameras, else from `PictureInfo` inside.
     `infos[i]` also has `referee/env_reward` and, where the model was asked, `referee/probability`, `referee/success`.
+    Where SB3's `Monitor` lies inside, `info["episode"]["r"]`, and with it `rollout/ep_rew_mean`, is the return of the
+    model's reward; that of the environment's own is `info["episode"]["env_r"]`.
     """
 
     def __init__(
@@ -110,11 +112,13 @@ class RewardModelVecEnv(VecEnvWrapper):
             )
         opened = artifact if isinstance(artifact, Artifact) else Artifact.open(artifact)
         self.scorer, self._success = StepScorer(opened, venv.num_envs, chosen, alarm=alarm), success
+        self._returns = np.zeros(venv.num_envs)
         self._layout = Layout.of(venv.observation_space, None, str(venv.observation_space))
 
     def reset(self) -> Any:
         """New episodes everywhere."""
         self.scorer.begin(np.ones(self.num_envs, bool))
+        self._returns[:] = 0
         return self.venv.reset()
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
@@ -134,14 +138,19 @@ class RewardModelVecEnv(VecEnvWrapper):
             np.asarray(env_rewards, np.float64), live, np.asarray(dones, bool), stalled, see, truth
         )
         self.scorer.begin(np.asarray(dones, bool))
+        self._returns += score.reward
         for i, info in enumerate(infos):
             info[ENV_REWARD] = float(env_rewards[i])
             if due[i] and told[i] is not None:
                 info[TRUE_SUCCESS] = bool(told[i])
             if self.scorer.watch is not None:
                 info[ALARM] = self.scorer.watch.raised
+            if dones[i] and "episode" in info:  # of a Monitor, which sees the environment's own rewards
+                own = info["episode"]
+                info["episode"] = {**own, "r": round(float(self._returns[i]), 6), "env_r": own["r"]}
             if score.judged[i]:
                 info |= {PROBABILITY: float(score.probability[i]), SUCCESS: bool(score.success[i])}
+        self._returns[np.asarray(dones, bool)] = 0
         return observations, score.reward.astype(np.float32), dones, infos
 
     def swap(self, artifact: Artifact | Path | str) -> None:
@@ -225,7 +234,8 @@ class RefereeCallback(BaseCallback):
     """Logs how far the learned reward can be trusted, raises the alarm, and refines the model while SB3 learns.
 
     Logged: `reward/model_success` and, where info tells success, `reward/true_success` and `reward/hacking_gap`
-    (model − true, in episodes since the last look); `reward/alarm`; `refine/…` with refinement.
+    (model − true, in episodes since the last look); `reward/alarm`; `refine/…` with refinement; `reward/env_return`,
+    the mean return of the environment's own reward (SB3's `rollout/ep_rew_mean` is that of the model's).
     Rewards that an off-policy learner has stored stay those of the model that scored them.
     """
 
@@ -256,15 +266,15 @@ class RefereeCallback(BaseCallback):
             self.alarm = Alarm(artifact)
         self.refiner: Refiner | None = None
         if refine_in is not None:
-            who = LABELLERS[labeller]() if isinstance(labeller, str) else labeller
             options = RefineOptions(budget=budget, ask=ask, seed=seed)
             place = None if data is None else Path(data)
-            self.refiner = Refiner(artifact, Path(refine_in), who, options, mode=env.scorer.rules.mode, data=place)
+            self.refiner = Refiner(artifact, Path(refine_in), labeller, options, mode=env.scorer.rules.mode, data=place)
         self._asks_truth = self.refiner is not None and isinstance(self.refiner.labeller, Truth)
         self.swaps: list[int] = []
         """Steps at which a better model took over."""
         self._looked_at = 0
         self._episodes: list[tuple[bool, bool | None]] = []
+        self._env_returns: list[float] = []
 
     def _on_step(self) -> bool:
         for done, info in zip(self.locals["dones"], self.locals["infos"], strict=True):
@@ -274,6 +284,8 @@ class RefereeCallback(BaseCallback):
                     "labeller='truth' needs to be told, but info has neither success nor is_success: give success= to "
                     "make_vec_env, or labeller='terminal' or 'log'"
                 )
+            if done and "env_r" in info.get("episode", {}):
+                self._env_returns.append(info["episode"]["env_r"])
             if done and SUCCESS in info:
                 self._episodes.append((info[SUCCESS], truth))
         if self.num_timesteps - self._looked_at >= self._interval:
@@ -298,6 +310,9 @@ class RefereeCallback(BaseCallback):
             self._refine(self.refiner)
 
     def _log_episodes(self) -> None:
+        if self._env_returns:
+            self.logger.record("reward/env_return", float(np.mean(self._env_returns)))
+            self._env_returns = []
         episodes, self._episodes = self._episodes, []
         if not episodes:
             return
