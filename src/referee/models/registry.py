@@ -13,7 +13,8 @@ class Mine(RewardModel):
     def head(self, features):  # f32[n,64·V] -> f32[n]
         return self.last(features)[:, 0]
 
-`encode_views` is what scoring back ends run: it is exported to ONNX, for any number of pictures (`x.shape[0]`, not `len(x)`).
+`encode_views` is what scoring back ends run: it is exported to ONNX, for any number of pictures (`x.shape[0]`, not
+`len(x)`).
 """
 
 from __future__ import annotations
