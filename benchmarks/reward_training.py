@@ -49,12 +49,11 @@ from referee.episodes.recorder import Recorder  # noqa: E402
 from referee.metrics.ranking import auroc  # noqa: E402
 from referee.models import Artifact, Calibration  # noqa: E402
 from referee.models.contract import MEAN, STD  # noqa: E402
-from referee.models.resnet import ResNet  # noqa: E402
+from referee.models.resnet import DEFAULT_ARCH, ResNet  # noqa: E402
 from referee.training.data import Data, open_data  # noqa: E402
 from referee.training.fit import fit  # noqa: E402
 from referee.training.options import FitOptions  # noqa: E402
 from referee.training.recipe import (  # noqa: E402
-    MODEL,
     WARMUP_STEPS,
     TrainOptions,
     fit_model,
@@ -68,6 +67,7 @@ SETS = {"train": (200, 0), "tuning": (600, 100_000), "fresh": (600, 200_000)}
 """Episodes, and the seed of the first one."""
 NOISE = (0.2, 1.4)
 CAMERAS = ("front", "side")
+RESNET = {"model_type": "resnet", "arch": DEFAULT_ARCH}
 LEVELS = (0.95, 0.98, 0.99, 0.995)
 
 
@@ -115,7 +115,7 @@ def trained(
         options = TrainOptions(
             data=DataConfig(data_path=str(store.root), cameras=CAMERAS, split_seed=seed),
             output=Path(name),
-            model={**MODEL, **model},
+            model={**RESNET, **model},
             fit=FitOptions(seed=seed, num_threads=threads, **chosen),
             cache_dir=Path(name) / "cache",
         )
@@ -304,7 +304,7 @@ def recipe(
     where = DataConfig(train_data_paths=(str(path),), val_data_paths=(str(path.with_name("val.pt")),))
     steps = WARMUP_STEPS if model.get("freeze_encoder") else None
     options = TrainOptions(
-        data=where, output=output, model={**MODEL, **model}, cache_dir=output / "cache",
+        data=where, output=output, model={**RESNET, **model}, cache_dir=output / "cache",
         fit=FitOptions(seed=seed, num_threads=threads, encoder_warmup_steps=steps, **chosen),
     )  # fmt: skip
     return options, open_data(where, output)

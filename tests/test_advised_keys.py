@@ -31,7 +31,7 @@ WORLDS: dict[str, type] = {
     "envs/gym/": GymEnvConfig, "envs/panda/": PandaEnvConfig, "envs/maniskill/": ManiSkillEnvConfig,
     "envs/franka/": FrankaEnvConfig, "envs/make.py": CustomEnvConfig,
     "runners/collect_data.py": FrankaEnvConfig, "runners/collect_labels.py": FrankaEnvConfig,
-    "runners/arms.py": PandaEnvConfig, "runners/demo.py": PandaEnvConfig,
+    "demo/": PandaEnvConfig,
 }  # fmt: skip
 """Whose environment the messages of a module are about; those of all other modules must fit every kind."""
 WORLD_KEYS = {
@@ -54,6 +54,7 @@ OTHERS = {
     "lora_alpha": "a key of a LoRA adapter's own file",
     "start": "a parameter of a request",
     "session": "a parameter of a request",
+    "stalled": "a parameter of a request",
 }
 """What looks like a key or an option of ours, and what it is."""
 
