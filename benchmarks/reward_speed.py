@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--artifact", type=Path, help="a trained model (default: an untrained one of the usual size)")
-    parser.add_argument("--backend", default="torch")
+    parser.add_argument("--backend", default="auto")
     args = parser.parse_args()
     rates: dict[str, list[float]] = defaultdict(list)
     spent: dict[str, list[float]] = defaultdict(list)

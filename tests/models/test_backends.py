@@ -126,6 +126,32 @@ def test_a_back_end_that_says_something_else_is_not_used(
         np.testing.assert_allclose(scorer.logits(frames(TWO)), model.logits(frames(TWO)), atol=1e-6)
 
 
+def test_auto_takes_the_fastest_that_is_installed_and_agrees(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, fresh = trained(TWO), frames(TWO, 21, seed=1)
+
+    def chosen(count: int = 16) -> str:
+        scorer = backends.fastest(model, frames(TWO, count), threads=1)
+        np.testing.assert_allclose(probability_of(scorer.logits(fresh)), probability_of(model.logits(fresh)), atol=0.1)
+        return scorer.name
+
+    assert chosen() == "openvino int8"
+    np.testing.assert_array_equal(  # made twice, it scores the same to the bit
+        *(backends.fastest(model, frames(TWO), threads=1).logits(fresh) for _ in range(2))
+    )
+    monkeypatch.setitem(backends.BOUNDS, "int8", 0.0)
+    assert chosen() == "openvino"
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert chosen() == "onnxruntime"
+    monkeypatch.setitem(backends.BOUNDS, "fp32", -1.0)
+    assert chosen() == "torch"
+    assert chosen(0) == "torch"
+    monkeypatch.undo()
+    assert backends.fastest(trained(TWO.but(precision="bf16")), frames(TWO)).name == "torch"  # has no graph
+    assert not caplog.records  # none of it is a fault
+
+
 def test_compile_is_for_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(TWO)
     seen = []

@@ -84,7 +84,7 @@ def test_width_scales_all_channels() -> None:
 @pytest.mark.parametrize("changes", [{"arch": "resnet11"}, {"width": 0}, {"width": 6, "norm": "group"}])
 def test_what_cannot_be_built_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RefereeError) as error:
-        ResNet(**changes)  # type: ignore[arg-type]
+        ResNet(**{"arch": "resnet10", **changes})  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
     if "arch" in changes:
         assert all(name in str(error.value) for name in LAYOUTS)

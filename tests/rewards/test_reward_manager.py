@@ -146,6 +146,17 @@ def test_a_broken_model_pays_nobody(folder: Path) -> None:
         manager.compute_rewards(frames(2))
 
 
+def test_a_back_end_of_its_own_choice_survives_a_swap(folder: Path) -> None:
+    pytest.importorskip("openvino")
+    manager = RewardManager(folder, backend="auto")
+    manager.swap(Artifact.open(folder), 1)
+    assert manager.artifact.scorer is not None and manager.artifact.scorer.name == "openvino int8"
+    manager.artifact.reference = None  # nothing to compare on
+    manager.artifact.scorer = None
+    manager.swap(manager.artifact, 2)
+    assert manager.artifact.scorer is None
+
+
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_another_back_end_is_compared_and_used(folder: Path, backend: str) -> None:
     pytest.importorskip(backend)

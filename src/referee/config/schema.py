@@ -119,7 +119,11 @@ class RewardModelConfig:
     """The model that pays, and where it computes."""
 
     model_path: str | None = key(None, "the artifact, which says what it is; or weights as .pt or .safetensors")
-    backend: str = key("torch", "what computes", choices=("torch", "compile", "onnxruntime", "openvino"))
+    backend: str = key(
+        "auto",
+        "what computes; auto = the fastest that is installed and agrees with torch, where every state is judged",
+        choices=("auto", "torch", "compile", "onnxruntime", "openvino"),
+    )
     int8: bool = key(False, "in whole numbers of 8 bits", only_if="backend=onnxruntime or backend=openvino")
     debug_save_dir: str | None = key(None, "write some judged frames there as pictures; null = none")
     model_type: str | None = key(

@@ -95,7 +95,8 @@ class Artifact:
     reference: Reference | None = None
     folder: Path | None = None
     """Where it was loaded from or saved to."""
-    _scorer: backends.Scorer | None = field(default=None, repr=False)
+    scorer: backends.Scorer | None = field(default=None, repr=False)
+    """What runs it, where that is not the model itself; see `use`."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -149,14 +150,14 @@ class Artifact:
 
     def logits(self, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> np.ndarray:
         """f32[n] of frames uint8[n,V,H,W,3], or float in 0..1; always in evaluation mode."""
-        if self._scorer is not None:
-            return self._scorer.logits(images)
+        if self.scorer is not None:
+            return self.scorer.logits(images)
         return self.model.logits(images, batch_size)
 
     def seen(self, images: np.ndarray | torch.Tensor, batch_size: int = 256) -> tuple[np.ndarray, np.ndarray]:
         """Logits f32[n] and summaries f32[n,e] of frames, both from one pass."""
-        if self._scorer is not None:
-            return self._scorer.seen(images)
+        if self.scorer is not None:
+            return self.scorer.seen(images)
         return self.model.seen(images, batch_size)
 
     def judge(self, images: np.ndarray | torch.Tensor) -> FrameVerdict:
@@ -175,14 +176,22 @@ class Artifact:
         return self.reference.distance(embed(self.model, images))
 
     def use(self, backend: str = "torch", *, int8: bool = False, threads: int | None = None) -> backends.Scorer:
-        """Score with another back end from now on; it is compared with torch on the artifact's own frames first."""
+        """Score with another back end from now on; it is compared with torch on the artifact's own frames first.
+
+        backend: one of `backends.BACKENDS`, or auto: the fastest that is installed and agrees with torch.
+        """
         if self.reference is None:
             raise ModelError(f"{self.folder or 'the artifact'} holds no frames to compare the {backend} back end on")
-        self._scorer = backends.choose(
+        if backend == "auto":
+            self.scorer = backends.fastest(
+                self.model, self.reference.frames, threads=threads, temperature=self.calibration.temperature
+            )
+            return self.scorer
+        self.scorer = backends.choose(
             self.model, self.reference.frames, backend=backend, int8=int8, threads=threads,
             temperature=self.calibration.temperature,
         )  # fmt: skip
-        return self._scorer
+        return self.scorer
 
     # --- keeping ---
 

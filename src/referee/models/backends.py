@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from referee import cpu
+from referee.errors import MissingDependency
 from referee.models.contract import (
     ModelError,
     RewardModel,
@@ -32,6 +33,8 @@ from referee.optional import require
 
 _log = logging.getLogger(__name__)
 BACKENDS = ("torch", "compile", "onnxruntime", "openvino")
+PREFERRED = (("openvino", True), ("openvino", False), ("onnxruntime", False))
+"""Back ends and whether in int8, the fastest first, as measured in docs/numbers.md; `auto` takes the first that can."""
 BOUNDS = {"fp32": 1e-3, "int8": 0.05}
 """The largest difference in probability from the model itself, on the frames compared, at which a back end is used."""
 MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32, "openvino int8": 64}
@@ -100,6 +103,24 @@ def choose(
         scorer.name, scorer.difference, len(frames), bound,
     )  # fmt: skip
     return Scorer(model, model.encode, backend="torch")
+
+
+def fastest(model: RewardModel, frames: np.ndarray, *, threads: int | None = None, temperature: float = 1.0) -> Scorer:
+    """A scorer on the first of `PREFERRED` that is installed and says what the model says; else on torch.
+
+    No clock decides, so that a run that is resumed scores as before.
+    """
+    for backend, int8 in PREFERRED if len(frames) else ():
+        try:
+            scorer = make(model, frames, backend=backend, int8=int8, threads=threads)
+        except MissingDependency:
+            continue
+        except ModelError:  # it has no graph
+            break
+        scorer.difference = difference(scorer, frames, temperature)
+        if scorer.difference <= BOUNDS["int8" if int8 else "fp32"]:
+            return scorer
+    return Scorer(model, folded(model).encode, backend="torch")
 
 
 def make(

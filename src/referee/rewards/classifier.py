@@ -85,6 +85,14 @@ class ClassifierReward:
         return self.manager.artifact
 
     @property
+    def note(self) -> str:
+        """See RewardSource."""
+        scorer = self.manager.artifact.scorer
+        if scorer is None or scorer.backend == "torch":
+            return ""
+        return f"{scorer.name} scores: at most {scorer.difference:.3f} in probability from torch"
+
+    @property
     def _only_finals(self) -> bool:
         """Whether nothing but the last states of episodes is looked at."""
         return self.options.reward_mode == "terminal" and not self.ends_episodes
@@ -334,10 +342,14 @@ def make(
     model = open_model(config.model)
     if model.doubt and not draws_only:
         _log.warning("the reward model %s: %s", config.model.model_path, model.doubt)
+    options = _guarded(options, model, hold=config.hold_terminal, quiet=draws_only)
+    backend = config.model.backend
+    if backend == "auto" and (draws_only or options.reward_mode != "per_step"):
+        backend = "torch"  # few frames or none are judged: not worth the seconds that a graph takes to make
     manager = RewardManager(
         model,
-        _guarded(options, model, hold=config.hold_terminal, quiet=draws_only),
-        backend=config.model.backend,
+        options,
+        backend=backend,
         int8=config.model.int8,
         debug_save_dir=config.model.debug_save_dir,
     )

@@ -39,6 +39,7 @@ class RewardManager:
         """Load the artifact, and compare the back end with it.
 
         artifact: an artifact, or where one lies. Another back end is used by the artifact itself from now on.
+        backend: one of `backends.BACKENDS`, or auto: on a CPU the fastest that is installed and agrees with torch.
         micro_batch: frames that are taken out of observations and scored at once.
         debug_save_dir: where some of the judged frames go as pictures; else the variable DEBUG_IMAGE_SAVE_DIR says so.
         """
@@ -77,7 +78,10 @@ class RewardManager:
                 "reward.veto_unknown has nothing to compare with: train it again, with validation"
             )
         if self._backend != "torch" or self._int8:
-            self.artifact.use(self._backend, int8=self._int8)
+            if self._backend != "auto":
+                self.artifact.use(self._backend, int8=self._int8)
+            elif reference is not None and torch.device(self._device).type == "cpu":
+                self.artifact.use("auto")
         self.to_device(self._device)
 
     @property
@@ -94,7 +98,10 @@ class RewardManager:
     def to_device(self, device: str | torch.device) -> None:
         """Move the model."""
         try:
-            if self._backend != "torch" and torch.device(device).type != "cpu":
+            if self._backend == "auto" and torch.device(device).type != "cpu":
+                if self.artifact.reference is not None:
+                    self.artifact.use("torch")
+            elif self._backend != "torch" and torch.device(device).type != "cpu":
                 raise RefereeError(f"the {self._backend} back end scores on cpu, not on {device}: use backend=torch")
             self.artifact.model.to(device)
             self._device = device

@@ -101,6 +101,11 @@ class RewardSource(Protocol):
         """The model, where workers elsewhere can have it."""
         ...
 
+    @property
+    def note(self) -> str:
+        """A line that a run says of it at the start; empty for none."""
+        ...
+
     # --- while a rollout is made ---
 
     def begin(self) -> None:
@@ -224,6 +229,7 @@ class NoReward:
     cameras: tuple[str, ...] = ()
     version = 0
     artifact: Artifact | None = None
+    note = ""
 
     def begin(self) -> None:
         """See RewardSource."""

@@ -36,6 +36,7 @@ class WindowReward:
     """
 
     learned = remembers = True
+    note = ""
     says_success = ends_episodes = scored_by_others = False
     version = 0
     """No better model takes over on the way."""

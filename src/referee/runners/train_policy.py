@@ -37,6 +37,8 @@ def train_policy(loaded: Loaded) -> None:
     resumed = run.resume(Path(runner.resume_dir)) if runner.resume_dir is not None else None
     open_run(loaded, folder)
     console.print(ending(loaded.config), soft_wrap=True)
+    if run.reward.note:
+        console.print(run.reward.note, soft_wrap=True)
     logbook = Logbook(folder, loaded, resumed_at=resumed)
     try:
         if resumed is not None:
