@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -43,18 +45,34 @@ def int8_graph(model: RewardModel, frames: np.ndarray, *, narrow: bool = False) 
         shapes.quant_pre_process(
             _export(model, Path(folder)), shaped, skip_optimization=True, skip_symbolic_shape=True
         )  # else the quantiser logs that something is missing
-        quantization.quantize_static(
-            shaped,
-            small,
-            _Batches(rows(model.prepare(frames[start : start + OBSERVED])) for start in starts),
-            quant_format=quantization.QuantFormat.QDQ,
-            op_types_to_quantize=QUANTISED,
-            per_channel=True,
-            reduce_range=narrow,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-        )
+        with _unlogged():
+            quantization.quantize_static(
+                shaped,
+                small,
+                _Batches(rows(model.prepare(frames[start : start + OBSERVED])) for start in starts),
+                quant_format=quantization.QuantFormat.QDQ,
+                op_types_to_quantize=QUANTISED,
+                per_channel=True,
+                reduce_range=narrow,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+            )
         return small.read_bytes()
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without what the quantiser tells the root logger: biases that convolutions share stay in fp32."""
+
+    def ours(record: logging.LogRecord) -> bool:
+        return record.module != "qdq_quantizer"
+
+    root = logging.getLogger()
+    root.addFilter(ours)
+    try:
+        yield
+    finally:
+        root.removeFilter(ours)
 
 
 def rows(prepared: Tensor) -> np.ndarray:

@@ -343,14 +343,12 @@ def make(
     if model.doubt and not draws_only:
         _log.warning("the reward model %s: %s", config.model.model_path, model.doubt)
     options = _guarded(options, model, hold=config.hold_terminal, quiet=draws_only)
-    backend = config.model.backend
-    if backend == "auto" and (draws_only or options.reward_mode != "per_step"):
-        backend = "torch"  # few frames or none are judged: not worth the seconds that a graph takes to make
+    idle = draws_only and options.terminate_on != "model"
     manager = RewardManager(
         model,
         options,
-        backend=backend,
-        int8=config.model.int8,
+        backend="torch" if idle else config.model.backend,
+        int8=config.model.int8 and not idle,
         debug_save_dir=config.model.debug_save_dir,
     )
     return ClassifierReward(manager, env, steps, hold=hold)

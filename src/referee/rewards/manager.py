@@ -39,7 +39,8 @@ class RewardManager:
         """Load the artifact, and compare the back end with it.
 
         artifact: an artifact, or where one lies. Another back end is used by the artifact itself from now on.
-        backend: one of `backends.BACKENDS`, or auto: on a CPU the fastest that is installed and agrees with torch.
+        backend: one of `backends.BACKENDS`, or auto: where every state is judged on a CPU, the fastest that is
+            installed and agrees with torch; for the few frames of terminal mode it is not worth its start.
         micro_batch: frames that are taken out of observations and scored at once.
         debug_save_dir: where some of the judged frames go as pictures; else the variable DEBUG_IMAGE_SAVE_DIR says so.
         """
@@ -80,9 +81,13 @@ class RewardManager:
         if self._backend != "torch" or self._int8:
             if self._backend != "auto":
                 self.artifact.use(self._backend, int8=self._int8)
-            elif reference is not None and torch.device(self._device).type == "cpu":
+            elif self._judges_all and reference is not None and torch.device(self._device).type == "cpu":
                 self.artifact.use("auto")
         self.to_device(self._device)
+
+    @property
+    def _judges_all(self) -> bool:
+        return self.options.reward_mode == "per_step"
 
     @property
     def threshold(self) -> float:

@@ -100,8 +100,9 @@ class Teleoperation:
         try:
             check_ranks(self.cluster)
             packed = Packed.of(model)
+            backend = "torch" if how.backend == "auto" else how.backend  # one frame at a time
             self.judge = WorkerGroup(
-                make_judge, config.runner.imports, packed, options, backend=how.backend, int8=how.int8,
+                make_judge, config.runner.imports, packed, options, backend=backend, int8=how.int8,
                 debug_save_dir=how.debug_save_dir, fallback=Fallback(retry=("look", "pid")),
             ).launch(self.cluster, "reward")  # fmt: skip
             self.arm = WorkerGroup(make_teleop, loaded, folder, options, packed).launch(self.cluster, "env")
