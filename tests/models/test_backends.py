@@ -118,7 +118,11 @@ def test_a_back_end_that_says_something_else_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = trained(TWO)
-    for wrong in (lambda prepared: model.encode(prepared) * 3 + 1, lambda prepared: model.encode(prepared) * np.nan):
+    for factor, more in ((3, 1), (np.nan, 0)):
+
+        def wrong(prepared: torch.Tensor, threads: int, factor: float = factor, more: int = more) -> torch.Tensor:
+            return model.encode(prepared) * factor + more
+
         monkeypatch.setattr(backends, "_openvino", lambda *_, wrong=wrong: wrong)
         with caplog.at_level(logging.WARNING):
             scorer = backends.choose(model, frames(TWO), backend="openvino")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,15 +41,18 @@ BOUNDS = {"fp32": 1e-3, "int8": 0.05}
 """The largest difference in probability from the model itself, on the frames compared, at which a back end is used."""
 MICRO_BATCH = {"torch": 16, "compile": 32, "onnxruntime": 16, "openvino": 32, "openvino int8": 64}
 """Pictures that go through the encoder at once: the activations of more do not stay in a core's cache."""
-Encode = Callable[[Tensor], Tensor]
-"""Prepared frames f32[n,V,3,S,S] → features f32[n,d], as `RewardModel.encode`."""
+Encode = Callable[[Tensor, int], Tensor]
+"""Prepared frames f32[n,V,3,S,S], and how many threads there are → features f32[n,d], as `RewardModel.encode`."""
 
 
 class Scorer:
     """A model whose encoder runs on a back end; gives the same logits up to the stated bound, faster."""
 
-    def __init__(self, model: RewardModel, encode: Encode, *, backend: str, int8: bool = False) -> None:
-        self.model, self.backend, self.int8 = model, backend, int8
+    def __init__(
+        self, model: RewardModel, encode: Encode, *, backend: str, int8: bool = False, threads: int | None = None
+    ) -> None:
+        """threads: of onnxruntime and OpenVINO; as many as torch has while they score, unless given."""
+        self.model, self.backend, self.int8, self._threads = model, backend, int8, threads
         self.difference = 0.0
         """The largest difference in probability from the model itself, where they were compared."""
         self._encode = encode
@@ -69,11 +74,24 @@ class Scorer:
     def _by_pieces(self, run: Callable[[Tensor], Tensor], images: np.ndarray | Tensor) -> list[np.ndarray]:
         """What `run` makes of features, some frames at a time."""
         check_shape(images, self.model.spec)
-        with evaluating(self.model):
+        alone = self.backend in ("onnxruntime", "openvino")
+        threads = self._threads or torch.get_num_threads()
+        with evaluating(self.model), _one_thread_of_torch() if alone else nullcontext():
             return [
-                run(self._encode(self.model.prepare(images[start : start + self._frames]))).cpu().numpy()
+                run(self._encode(self.model.prepare(images[start : start + self._frames]), threads)).cpu().numpy()
                 for start in range(0, len(images), self._frames)
             ]
+
+
+@contextmanager
+def _one_thread_of_torch() -> Iterator[None]:
+    """Torch's threads wait by spinning, and would keep those of another library from the cores meanwhile."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def choose(
@@ -88,7 +106,7 @@ def choose(
     """A scorer on the back end asked for; on torch, with a notice, where that one says something else.
 
     frames: real frames uint8[n,V,H,W,3], to compare on and to calibrate int8 with.
-    threads: of onnxruntime and OpenVINO; as many as torch has, unless given.
+    threads: of onnxruntime and OpenVINO; as many as torch has while they score, unless given.
     """
     if len(frames) == 0:
         raise ModelError(f"the {backend} back end needs real frames to be compared on")
@@ -102,7 +120,7 @@ def choose(
         "scoring with torch instead",
         scorer.name, scorer.difference, len(frames), bound,
     )  # fmt: skip
-    return Scorer(model, model.encode, backend="torch")
+    return Scorer(model, _by_torch(model), backend="torch")
 
 
 def fastest(model: RewardModel, frames: np.ndarray, *, threads: int | None = None, temperature: float = 1.0) -> Scorer:
@@ -120,7 +138,7 @@ def fastest(model: RewardModel, frames: np.ndarray, *, threads: int | None = Non
         scorer.difference = difference(scorer, frames, temperature)
         if scorer.difference <= BOUNDS["int8" if int8 else "fp32"]:
             return scorer
-    return Scorer(model, folded(model).encode, backend="torch")
+    return Scorer(model, _by_torch(folded(model)), backend="torch")
 
 
 def make(
@@ -131,15 +149,14 @@ def make(
         raise ModelError(f"backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
     if int8 and backend in ("torch", "compile"):
         raise ModelError(f"backend {backend} has no int8: use openvino or onnxruntime")
-    threads = threads or torch.get_num_threads()
     encode: Encode
     if backend == "torch":
-        encode = folded(model).encode
+        encode = _by_torch(folded(model))
     elif backend == "compile":
         encode = _compiled(model)
     else:
-        encode = {"onnxruntime": _onnxruntime, "openvino": _openvino}[backend](model, frames, int8, threads)
-    return Scorer(model, encode, backend=backend, int8=int8)
+        encode = {"onnxruntime": _onnxruntime, "openvino": _openvino}[backend](model, frames, int8)
+    return Scorer(model, encode, backend=backend, int8=int8, threads=threads)
 
 
 def difference(scorer: Scorer, frames: np.ndarray, temperature: float = 1.0) -> float:
@@ -177,11 +194,15 @@ def _fold(parent: Any, conv: str, norm: str) -> None:
         setattr(parent, norm, nn.Identity())
 
 
+def _by_torch(model: RewardModel) -> Encode:
+    return lambda prepared, threads: model.encode(prepared)
+
+
 def _compiled(model: RewardModel) -> Encode:
     """torch.compile for one batch size, the first call of which takes long; what is less than a batch runs eagerly."""
     size, plain = frames_at_once(model, "compile"), folded(model).encode
     run = torch.compile(plain, dynamic=False)
-    return lambda prepared: run(prepared) if len(prepared) == size else plain(prepared)
+    return lambda prepared, threads: run(prepared) if len(prepared) == size else plain(prepared)
 
 
 def _graph(model: RewardModel, frames: np.ndarray, int8: bool) -> bytes:
@@ -190,35 +211,41 @@ def _graph(model: RewardModel, frames: np.ndarray, int8: bool) -> bytes:
     return int8_graph(model, frames, narrow=not cpu.has_vnni()) if int8 else encoder_graph(model)
 
 
-def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
+def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
     runtime = require("onnxruntime", extra="fast", what="backend onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
     graph = _graph(model, frames, int8)
-    session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    def encode(seen: Tensor) -> Tensor:
-        (found,) = session.run(None, {INPUT: rows(seen)})
+    @cache
+    def session(threads: int) -> Any:
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        return runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    def encode(seen: Tensor, threads: int) -> Tensor:
+        (found,) = session(threads).run(None, {INPUT: rows(seen)})
         return torch.from_numpy(found).reshape(len(seen), -1)
 
     return encode
 
 
-def _openvino(model: RewardModel, frames: np.ndarray, int8: bool, threads: int) -> Encode:
+def _openvino(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
     cpu.cap_if_needed()
     openvino = require("openvino", extra="fast", what="backend openvino")
     core, graph = openvino.Core(), _graph(model, frames, int8)
-    options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    requests: dict[int, Any] = {}
 
-    def encode(seen: Tensor) -> Tensor:
+    @cache
+    def request(threads: int, shape: tuple[int, ...]) -> Any:
+        """A graph of a fixed size is faster, and there are few sizes."""
+        options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+        network = core.read_model(graph)
+        network.reshape({0: list(shape)})
+        return core.compile_model(network, "CPU", options).create_infer_request()
+
+    def encode(seen: Tensor, threads: int) -> Tensor:
         images = rows(seen)
-        if len(images) not in requests:  # a graph of a fixed size is faster; there are few sizes
-            network = core.read_model(graph)
-            network.reshape({0: list(images.shape)})
-            requests[len(images)] = core.compile_model(network, "CPU", options).create_infer_request()
-        found = requests[len(images)].infer({0: images}, share_inputs=True)[0]
+        ready = request(threads, images.shape)
+        found = ready.infer({0: images}, share_inputs=True)[0]
         return torch.from_numpy(np.array(found)).reshape(len(seen), -1)
 
     return encode
