@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill` and whoever shuts the machine down, and a terminal or connection that is closed."""
+
+
+def ignore_signals() -> None:
+    """Leave them to the process that started this one: it tells when to end."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def end_with_parent() -> None:
+    """Leave signals to the process that started this one, and end when it has died."""
+    ignore_signals()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    join: Callable[[], None] = parent.join
+
+    def watch() -> None:
+        join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from referee.config.cluster import ClusterConfig, PlacementConfig
 from referee.errors import ChannelClosed, ClusterError, ConfigError, RefereeError, TimedOut
 from referee.runtime import Cluster, Rank, WorkerGroup, engine
 from referee.runtime.channel import is_small
-from referee.runtime.ray_group import device
+from referee.runtime.placement import device
 
 
 @pytest.fixture

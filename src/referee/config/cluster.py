@@ -47,7 +47,10 @@ class NodeGroupConfig:
 class ClusterConfig:
     """Where workers run."""
 
-    backend: str = key("local", "workers in this process, or Ray actors", choices=("local", "ray"))
+    backend: str = key(
+        "local", "workers in this process, in others of this machine, or Ray actors",
+        choices=("local", "process", "ray"),
+    )  # fmt: skip
     num_nodes: int = key(1, "machines that take part", low=1)
     address: str | None = key(
         None, "HOST:PORT of a running Ray's head; null = a Ray of one's own on this machine", only_if="backend=ray"
@@ -56,7 +59,9 @@ class ClusterConfig:
         None, "file with the cluster's token; null = as Ray finds it, or a new one for a Ray of one's own",
         only_if="backend=ray",
     )  # fmt: skip
-    max_restarts: int = key(3, "times that a worker whose process died is made again", low=0, only_if="backend=ray")
+    max_restarts: int = key(
+        3, "times that a worker whose process died is made again", low=0, only_if="backend=process or backend=ray"
+    )
     component_placement: Mapping[str, PlacementConfig] | None = key(
         None, "where each component runs, as `env: 0-0`; null = one worker of each, in the first slot",
         short="placement",

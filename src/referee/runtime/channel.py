@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
+from multiprocessing.managers import BaseManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,6 +107,13 @@ class LocalChannel:
         with self._changed:
             self._shelf.closed = True
             self._changed.notify_all()
+
+
+class ChannelKeeper(BaseManager):
+    """A process that keeps channels for others of this machine; items are copied through it."""
+
+
+ChannelKeeper.register("LocalChannel", LocalChannel, exposed=("put", "get", "close"))
 
 
 Parcel = tuple[bool, list[Any]]

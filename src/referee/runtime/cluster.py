@@ -1,16 +1,18 @@
-"""A cluster: the nodes that workers are placed on, in this process or under Ray."""
+"""A cluster: the nodes that workers are placed on, in this process, in others of this machine, or under Ray."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import multiprocessing
 from collections.abc import Callable
 from types import TracebackType
 
 from referee.config.cluster import ClusterConfig
 from referee.errors import ConfigError
+from referee.processes import end_with_parent, main_left_out
 from referee.runtime import engine
-from referee.runtime.channel import Channel, LocalChannel, RayChannel
+from referee.runtime.channel import Channel, ChannelKeeper, LocalChannel, RayChannel
 from referee.runtime.nodes import Node, ranked
 from referee.runtime.placement import Plan, node_groups, plan
 
@@ -30,8 +32,9 @@ class Cluster:
         self.nodes: list[Node] = []
         self.plan: Plan
         self._session: engine.Session | None = None
+        self._channels: ChannelKeeper | None = None
         self._closing = contextlib.ExitStack()
-        if config.backend == "local":
+        if config.backend != "ray":
             self.plan = plan_here(config)
             return
         plan(config, [0] * config.num_nodes)  # what is wrong on any cluster is said before one is opened
@@ -52,9 +55,20 @@ class Cluster:
 
     def channel(self, name: str, capacity: int = 8) -> Channel:
         """A new channel that holds up to `capacity` items per tag."""
-        if not self.remote:
-            return LocalChannel(name, capacity)
-        return RayChannel(name, capacity)
+        if self.remote:
+            return RayChannel(name, capacity)
+        if self.config.backend == "process":
+            return self._keeper().LocalChannel(name, capacity)  # type: ignore[attr-defined]
+        return LocalChannel(name, capacity)
+
+    def _keeper(self) -> ChannelKeeper:
+        """The process that keeps the channels between processes of this machine."""
+        if self._channels is None:
+            self._channels = ChannelKeeper(ctx=multiprocessing.get_context("spawn"))
+            with main_left_out():
+                self._channels.start(end_with_parent)
+            self.on_close(self._channels.shutdown)
+        return self._channels
 
     def check_head(self) -> None:
         """Raise if the head of a Ray cluster is gone."""
@@ -98,6 +112,7 @@ def _check_one(config: ClusterConfig) -> None:
         return
     why = {
         "local": "with cluster.backend=local all is in this process: set cluster.backend=ray",
+        "process": "with cluster.backend=process all is on this machine: set cluster.backend=ray",
         "ray": "cluster.address names no head: start Ray on each machine and set cluster.address=HOST:PORT",
     }
     raise ConfigError(f"cluster.num_nodes is {config.num_nodes}, but {why[config.backend]}")

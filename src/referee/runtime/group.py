@@ -1,4 +1,4 @@
-"""Groups of workers: a call on the group is a call on every rank, in this process or under Ray.
+"""Groups of workers: a call on the group is a call on every rank, in this process, in others, or under Ray.
 
 Workers are plain classes. `WorkerGroup` says how one is made; `launch` makes one for each rank of a placement.
 """
@@ -50,6 +50,22 @@ class Shared:
         return self.fetch(self.held)
 
 
+class Latest:
+    """A value of which only the newest counts, such as the weights of a policy that learns.
+
+    As an argument of a call it arrives as the value: the newest when the call is made, or when a process of this
+    machine begins with it.
+    """
+
+    def __init__(self, send: Callable[[Any], Any], value: Any) -> None:
+        self._send = send
+        self.set(value)
+
+    def set(self, value: Any) -> None:
+        """From now on, this is it."""
+        self.held = self._send(value)
+
+
 NOTHING_TWICE = Fallback()
 
 
@@ -78,6 +94,10 @@ class WorkerGroup:
             from referee.runtime.ray_group import RayGroup
 
             group = RayGroup(self, cluster, ranks, name)
+        elif cluster.config.backend == "process":
+            from referee.runtime.process_group import ProcessGroup
+
+            group = ProcessGroup(self, cluster, ranks, name)
         else:
             group = LocalGroup(self, ranks, name)
         cluster.on_close(group.close)
@@ -137,6 +157,10 @@ class Group(ABC):
         """Put a value where every rank can read it, once."""
 
     @abstractmethod
+    def latest(self, value: Any) -> Latest:
+        """The same for a value that changes again and again."""
+
+    @abstractmethod
     def keep(self) -> None:
         """Save the state of every rank, for the case that one has to be made again."""
 
@@ -176,6 +200,10 @@ class LocalGroup(Group):
     def share(self, value: Any) -> Shared:
         """See Group."""
         return Shared(value, _itself)
+
+    def latest(self, value: Any) -> Latest:
+        """See Group."""
+        return Latest(_itself, value)
 
     def keep(self) -> None:
         """See Group; a worker in this process dies with it."""
@@ -226,8 +254,8 @@ def _itself(value: Any) -> Any:
 
 
 def unwrapped(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with what each Shared holds in its place."""
+    """Arguments with what each Shared or Latest holds in its place."""
     return (
-        tuple(each.held if isinstance(each, Shared) else each for each in args),
-        {name: each.held if isinstance(each, Shared) else each for name, each in kwargs.items()},
+        tuple(each.held if isinstance(each, Shared | Latest) else each for each in args),
+        {name: each.held if isinstance(each, Shared | Latest) else each for name, each in kwargs.items()},
     )

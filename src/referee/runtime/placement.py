@@ -6,6 +6,7 @@ are counted over the nodes of the group, in the order of their ranks; processes 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ EVERY = "cluster"
 PROCESSES = 256
 """Processes of one component that a node may hold."""
 PLACES = "cluster.component_placement"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -200,3 +202,14 @@ def _listed(nodes: Sequence[int]) -> str:
 def _nodes(every: Sequence[int]) -> str:
     last = len(every) - 1
     return f"cluster.num_nodes is {len(every)}, so {f'they are 0-{last}' if last else 'the only one is 0'}"
+
+
+def device(accelerator: int, visible: str | None) -> str:
+    """The CUDA name of a node's accelerator, where the node may have been started with some of them alone."""
+    return visible.split(",")[accelerator].strip() if visible else str(accelerator)
+
+
+def variables_of(rank: Rank) -> dict[str, str]:
+    """What a process of its own is started with: its node group's variables, and no other accelerator than its own."""
+    visible = {} if rank.accelerator is None else {VISIBLE: device(rank.accelerator, os.environ.get(VISIBLE))}
+    return {**dict(rank.env_vars), **visible}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from referee.errors import ClusterError, RefereeError, TimedOut, WorkerDied
+from referee.errors import ClusterError, TimedOut, WorkerDied
 from referee.runtime.engine import pinned, ray
-from referee.runtime.group import Call, Group, Shared, WorkerGroup, unwrapped
-from referee.runtime.placement import Rank
+from referee.runtime.failure import Failure
+from referee.runtime.group import Call, Group, Latest, Shared, WorkerGroup, unwrapped
+from referee.runtime.placement import VISIBLE, Rank, device
 
 if TYPE_CHECKING:
     from referee.runtime.cluster import Cluster
@@ -26,37 +26,10 @@ CLOSING = 5.0
 """Seconds that workers have to close what they have open."""
 HEARTBEAT = 5.0
 """Seconds between looks at the head, while an answer is waited for."""
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class NodeGone(WorkerDied):
     """The planned node of a worker is not there any more."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error on its way from a worker to the caller."""
-
-    error: Exception
-    trace: str
-
-    @staticmethod
-    def of(error: Exception) -> Failure:
-        """Of an error just caught; one that cannot travel becomes its text."""
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # whatever its class does when it is pickled
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        return Failure(error, traceback.format_exc())
-
-    def raise_at(self, rank: Rank, name: str) -> NoReturn:
-        """Raise it here as its own type. An expected error names the rank; any other brings its traceback along."""
-        where = f"{name} rank {rank.rank}"
-        if isinstance(self.error, RefereeError):
-            self.error.args = (f"{where}: {self.error}",)
-        else:
-            self.error.add_note(f"in {where}:\n{self.trace}")
-        raise self.error
 
 
 class Shell:
@@ -87,11 +60,6 @@ class Shell:
         except Exception:
             return traceback.format_exc()
         return None
-
-
-def device(accelerator: int, visible: str | None) -> str:
-    """The CUDA name of a node's accelerator, where the node may have been started with some of them alone."""
-    return visible.split(",")[accelerator].strip() if visible else str(accelerator)
 
 
 @dataclass
@@ -151,6 +119,10 @@ class RayGroup(Group):
     def share(self, value: Any) -> Shared:
         """See Group."""
         return Shared(ray().put(value), _fetch)
+
+    def latest(self, value: Any) -> Latest:
+        """See Group."""
+        return Latest(ray().put, value)
 
     def keep(self) -> None:
         """See Group."""
