@@ -20,13 +20,12 @@ from tests.runners.test_off_policy import SMALL
 from referee.config import load
 from referee.errors import ConfigError, RefereeError
 from referee.learn.checks import check
-from referee.learn.process import ControlPipe, Weights
+from referee.learn.source import weights_of
 from referee.learn.trainer import Trainer
+from referee.learn.worker import RolloutWorker
 from referee.refine.retrain import Compared
 from referee.rewards import RewardManager
-from referee.rl.policy import PolicySpec
 from referee.rl.replay import STEP
-from referee.rl.squashed import SquashedPolicy
 
 pytestmark = pytest.mark.slow
 BACKGROUND = ["runner.background.enabled=true", "runner.background.publish_interval=4", "algorithm.random_steps=0"]
@@ -179,7 +178,7 @@ def test_what_goes_wrong_where_it_acts_is_one_line_here(tmp_path: Path, monkeypa
     run = training(tmp_path)
     run.source.restore_state({"noise": np.zeros(6, np.uint64)})  # a checkpoint without environments
     try:
-        with pytest.raises(RefereeError, match="acting stopped: saved environment state does not fit"):
+        with pytest.raises(RefereeError, match="acting stopped: env rank 0: saved environment state does not fit"):
             run.iterate()
     finally:
         run.close()
@@ -198,28 +197,38 @@ def test_updates_that_could_never_be_made_are_refused() -> None:
         check(load("panda_sac_mlp", [*lines, "runner.background.publish_interval=4"]).config)
 
 
-def test_weights_arrive_whole() -> None:
-    torch.manual_seed(0)
-    spec = PolicySpec("mlp", state_size=3, image_size=0, views=0, action_size=2, hidden_dims=(4,), squashed=True)
-    ours, theirs = SquashedPolicy(spec), SquashedPolicy(spec)
-    assert ours.norm is not None
-    ours.norm.update(torch.randn(9, 3))
-    weights = Weights(multiprocessing.get_context("spawn"), ours)
-    weights.publish(ours, 7)
-    assert weights.take(theirs, 3) == 7 and weights.take(theirs, 7) == 7
-    states = {"states": np.ones((2, 3), np.float32)}
-    assert np.array_equal(ours.act(states), theirs.act(states))
+def test_weights_arrive_whole(tmp_path: Path) -> None:
+    run = training(tmp_path)
+    try:
+        for _ in range(6):
+            run.iterate()
+        weights, config = weights_of(run), run.config
+        worker = RolloutWorker(config, tmp_path / "worker", run.policy.spec)
+        batch = worker.collect(16, weights)
+        assert batch.updates == run.learner.updates > 0
+        theirs = worker.policy.state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in run.policy.state_dict().items())
+        before = {name: value.copy() for name, value in weights.arrays.items()}
+        run.iterate()  # what is on its way does not change
+        assert all(np.array_equal(value, before[name]) for name, value in weights.arrays.items())
+        worker.close()
+    finally:
+        run.close()
 
 
-def test_a_learner_that_dies_is_noticed_at_its_end_of_the_line() -> None:
-    """The line breaks before the system says that the parent is gone; who acts must not wait for either."""
-    ours, theirs = multiprocessing.Pipe()
-    pipe = ControlPipe(theirs)
-    ours.send("state")
-    ours.close()
-    pipe.listen()
-    assert pipe.stop and pipe.gone and pipe.take() == ["state"]
-    pipe.listen()
+def test_who_acts_and_dies_is_started_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = training(tmp_path)
+    try:
+        run.iterate()
+        (pid,) = run.source.feed.group.pid().wait()
+        os.kill(pid, signal.SIGKILL)
+        done = run.steps
+        while run.steps < done + 10 * 16:
+            run.iterate()
+        assert run.source.feed.group.pid().wait() != [pid]
+        assert "env rank 0 died (exit code -9): made again, 1 of 3" in caplog.text
+    finally:
+        run.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -16,6 +16,7 @@ from referee.datasets.payload import PayloadWriter
 from referee.envs.contract import StepResult, void_steps
 from referee.envs.franka.env import FrankaVectorEnv
 from referee.learn.asynchronous import AsyncSource
+from referee.learn.batch import PolicyWeights
 from referee.learn.checks import check
 from referee.learn.roll_out import EvalScorer, roll_out
 from referee.learn.trainer import Trainer
@@ -89,23 +90,25 @@ def freeze(env: Any) -> None:
 class Here:
     """Those who act, in this process instead of one of their own, so that their cameras can be frozen."""
 
-    workers, relabelled_ahead = 1, 4
+    workers = 1
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._config, self._folder, self._steps = config, folder, 0
 
-    def connect(self, *_: Any) -> None: ...
+    def connect(self, policy: Any, reward: Any) -> None:
+        self._spec = policy.spec
 
-    def start(self, policy: Any, updates: int, steps: int, state: Any) -> None:
-        self.crew = RolloutWorker(self._config, self._folder, policy.spec)
-        freeze(self.crew.env.env)
+    def start(self, weights: PolicyWeights, steps: int, state: Any) -> None:
+        self._weights = weights
+        self.worker = RolloutWorker(self._config, self._folder, self._spec)
+        freeze(self.worker.env.env)
 
     def get(self, timeout: float) -> Any:
         if self._steps >= STEPS:
             return None
-        found = self.crew.collect(self._steps)
-        self._steps = found.steps
-        return found
+        batch = self.worker.collect(self._steps, self._weights)
+        self._steps = batch.steps
+        return batch
 
     def publish(self, *_: Any) -> None: ...
 
@@ -114,13 +117,10 @@ class Here:
     def waiting(self) -> int:
         return 0
 
-    def saved(self, state: Any) -> Any:
-        return state
-
     def ask_state(self) -> None: ...
 
     def close(self) -> None:
-        self.crew.close()
+        self.worker.close()
 
 
 def lived(run: Trainer) -> SimpleNamespace:

@@ -38,7 +38,7 @@ SMALL = [
 ]  # fmt: skip
 HERE = "cluster.component_placement={env: 0-0, reward: 0-0}"
 TWO = "cluster.component_placement={env: 0-1, reward: 0-0}"
-RAY = "cluster.backend=ray"
+RAY, PROCESS = "cluster.backend=ray", "cluster.backend=process"
 REFINED = ["reward.refine.enabled=true", "reward.refine.interval=1", "reward.refine.ask=12", "reward.refine.steps=2",
            "reward.refine.budget=60"]  # fmt: skip
 GOAL = slice(-6, -3)
@@ -129,18 +129,20 @@ def test_pictures_of_two_rollouts_stay_in_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_are_swapped(
-    tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", [PROCESS, RAY])
+def test_elsewhere_it_is_the_same_run_also_where_a_scorer_is_killed_and_models_are_swapped(
+    tmp_path: Path, refinable: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """In one process and under Ray: the same refined models take over at the same rollouts, and pay the same."""
-    pytest.importorskip("ray")
+    """In one process, in others and under Ray: the same refined models take over at the same rollouts."""
+    if where == RAY:
+        pytest.importorskip("ray")
     monkeypatch.setattr(Compared, "better", property(lambda self: True))  # so that swaps happen
     mode = ("reward.reward_mode=per_step", *REFINED)
     with training(tmp_path / "a", refinable, *mode) as alone:
         alone.warm_start(QUIET)
         wanted = lived(alone, 4)
         assert wanted[0][0]["reward/version"] == 0 and wanted[0][-1]["reward/version"] >= 2
-    with training(tmp_path / "b", refinable, *mode, HERE, RAY) as placed:
+    with training(tmp_path / "b", refinable, *mode, HERE, where) as placed:
         assert isinstance(placed.source, WorkerSource) and placed.source.scorers is not None
         placed.warm_start(QUIET)
         first, _ = lived(placed, 2)
@@ -154,9 +156,11 @@ def test_under_ray_it_is_the_same_run_also_where_a_judge_is_killed_and_models_ar
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_under_ray_a_killed_crew_goes_on_from_its_last_state(tmp_path: Path, refinable: Path) -> None:
-    pytest.importorskip("ray")
-    with training(tmp_path, refinable, TWO, RAY) as run:
+@pytest.mark.parametrize("where", [PROCESS, RAY])
+def test_a_killed_worker_goes_on_from_its_last_state(tmp_path: Path, refinable: Path, where: str) -> None:
+    if where == RAY:
+        pytest.importorskip("ray")
+    with training(tmp_path, refinable, TWO, where) as run:
         assert isinstance(run.source, WorkerSource)
         run.warm_start(QUIET)
         lived(run, 1)

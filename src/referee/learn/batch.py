@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from referee.rewards import Scores
 from referee.rewards.source import Features, RemoteScores
 from referee.rl.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class PolicyWeights:
+    """The weights of a policy that learns, on their way to those who act with it."""
+
+    arrays: dict[str, np.ndarray]
+    updates: int
+    """Of the learner so far."""
 
 
 @dataclass

@@ -11,10 +11,8 @@ from referee.config import Config
 from referee.config.learning import ActorConfig, PPOConfig
 from referee.envs import RefereeVectorEnv
 from referee.learn.asynchronous import AsyncSource
-from referee.learn.cluster_feed import ClusterFeed
 from referee.learn.environments import warn_of_another_task, warn_of_reward
 from referee.learn.memory import make_memory
-from referee.learn.process import ProcessFeed
 from referee.learn.source import InlineSource, RolloutSource, WorkerSource
 from referee.rewards.source import RewardSource, make_reward
 from referee.rl.learner import Learner
@@ -30,9 +28,8 @@ if TYPE_CHECKING:
 def make_source(config: Config, folder: Path) -> RolloutSource:
     """Who acts: this process, another one side by side with it, or workers that a cluster places."""
     if config.runner.background.enabled:
-        ray = config.cluster.backend == "ray"
-        return AsyncSource(config, folder, ClusterFeed(config, folder) if ray else ProcessFeed(config, folder))
-    placed = config.cluster.backend == "ray" or config.cluster.component_placement is not None
+        return AsyncSource(config, folder)
+    placed = config.cluster.backend != "local" or config.cluster.component_placement is not None
     return WorkerSource(config, folder) if placed else InlineSource(config, folder)
 
 

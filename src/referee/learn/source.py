@@ -19,7 +19,7 @@ from referee.config.schema import RewardModelConfig
 from referee.envs import RefereeVectorEnv
 from referee.envs.contract import Observation
 from referee.errors import ConfigError, RefereeError
-from referee.learn.batch import RolloutBatch
+from referee.learn.batch import PolicyWeights, RolloutBatch
 from referee.learn.collector import Collector, acting_state, restore_acting
 from referee.learn.environments import make_env, stand_in
 from referee.learn.scoring_worker import ScoringWorker
@@ -174,7 +174,7 @@ class WorkerSource:
 
     def next(self, trainer: Trainer) -> list[RolloutBatch]:
         """See RolloutSource."""
-        weights = self.group.share({name: value.numpy() for name, value in trainer.policy.state_dict().items()})
+        weights = self.group.share(weights_of(trainer))
         made = self.group.collect(trainer.steps, weights).shared()
         remote = self._score(made)
         batches: list[RolloutBatch] = [each.get() for each in made]
@@ -250,6 +250,12 @@ class ContinuityCheck:
         rollout, last = batch.rollout, self._last.get(batch.worker, {})
         rollout.goes_on = all(np.array_equal(rollout.observations[name][0], last[name]) for name in last)
         self._last[batch.worker] = {name: rollout.last[name] for name in rollout.observations}
+
+
+def weights_of(trainer: Trainer) -> PolicyWeights:
+    """A copy of what has been learned so far."""
+    arrays = {name: value.numpy().copy() for name, value in trainer.policy.state_dict().items()}
+    return PolicyWeights(arrays, trainer.learner.updates)
 
 
 def random_steps(config: Config) -> int:

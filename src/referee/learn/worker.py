@@ -14,7 +14,7 @@ import torch
 from referee.config import Config
 from referee.config.imports import import_modules
 from referee.config.learning import SACConfig
-from referee.learn.batch import RolloutBatch
+from referee.learn.batch import PolicyWeights, RolloutBatch
 from referee.learn.collector import Collector, acting_state, restore_acting
 from referee.learn.environments import make_env
 from referee.models.packed import Packed
@@ -53,12 +53,11 @@ class RolloutWorker:
         self._rounds = 0
         self._random_steps = algorithm.random_steps if isinstance(algorithm, SACConfig) else 0
 
-    def collect(self, steps: int, weights: Mapping[str, np.ndarray] | None = None) -> RolloutBatch:
-        """The next rollout. steps: done so far, by all workers. weights: of the policy, if not those that it has."""
+    def collect(self, steps: int, weights: PolicyWeights) -> RolloutBatch:
+        """The next rollout. steps: done so far, by all workers. weights: of the policy."""
         asked = time.monotonic()
         self._keep_pace(asked)
-        if weights is not None:
-            self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+        self.policy.load_state_dict({name: torch.tensor(value) for name, value in weights.arrays.items()})
         watching = self.reward if self.reward.learned else None
         self.collector.collect(self.env, self.rollout, watching, blind=steps < self._random_steps)
         scores = self.reward.score_at_once(self.rollout)
@@ -67,6 +66,7 @@ class RolloutWorker:
         return RolloutBatch(
             self.rollout.copy(), self.env.finished(), steps + self._size, self.reward.drawn(), scores,
             self.reward.features(), worker=self._rank, made=made, waited=(asked - before) / max(made - before, 1e-9),
+            updates=weights.updates,
         )  # fmt: skip
 
     def _keep_pace(self, now: float) -> None:

@@ -236,7 +236,7 @@ def _openvino(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
 
     @cache
     def request(threads: int, shape: tuple[int, ...]) -> Any:
-        """A graph of a fixed size is faster, and there are few sizes."""
+        """A graph of a fixed size is faster; so that there are few sizes, they are powers of two."""
         options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
         network = core.read_model(graph)
         network.reshape({0: list(shape)})
@@ -244,8 +244,11 @@ def _openvino(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
 
     def encode(seen: Tensor, threads: int) -> Tensor:
         images = rows(seen)
-        ready = request(threads, images.shape)
-        found = ready.infer({0: images}, share_inputs=True)[0]
-        return torch.from_numpy(np.array(found)).reshape(len(seen), -1)
+        size = 1 << (len(images) - 1).bit_length()
+        if size > len(images):
+            images = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), np.float32)])
+        features = request(threads, images.shape).infer({0: images}, share_inputs=True)[0]
+        used = len(seen) * seen.shape[1]
+        return torch.from_numpy(np.array(features[:used])).reshape(len(seen), -1)
 
     return encode

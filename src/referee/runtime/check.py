@@ -30,6 +30,8 @@ def check(config: ClusterConfig, console: Console, *, suits: Callable[[Plan], No
     console.print(table(plan))
     if config.backend == "ray":
         console.print(f"Ray {engine.ray().__version__} would be started on this machine, for this run alone.")
+    elif config.backend == "process":
+        console.print("Each rank would be a process of this machine.")
     else:
         console.print("All of it runs in one process, without Ray (cluster.backend=local).")
 

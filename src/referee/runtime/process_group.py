@@ -337,6 +337,8 @@ def serve(link: Connection, variables: Mapping[str, str]) -> None:
                 if kind == SETUP:
                     broken = failure
         mailbox.answer(number, failure, answer)
+        if kind == SETUP:
+            mailbox.flush()  # whoever asks knows that the worker is there, even if its first call ends it
     try:
         if hasattr(worker, "close"):
             worker.close()
@@ -350,7 +352,7 @@ class Mailbox:
     def __init__(self, link: Connection) -> None:
         self._link = link
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.Queue[Any] = queue.Queue()
         self._latest: dict[LatestOf, Pickled] = {}
         self._over = False
         threading.Thread(target=self._receive, daemon=True).start()
@@ -377,7 +379,12 @@ class Mailbox:
                 self._link.send((number, failure))
                 self._link.send_bytes(result.content)
             except OSError:
-                return
+                pass  # nobody is there any more, which `_receive` hears as well
+            self._answers.task_done()
+
+    def flush(self) -> None:
+        """Wait until all answers have gone out."""
+        self._answers.join()
 
     def next(self) -> tuple[str, Any, Pickled] | None:
         """The next call; None at the end, whatever is waiting."""

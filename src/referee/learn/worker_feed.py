@@ -1,18 +1,21 @@
-"""Rollout workers on a cluster that always have a rollout to make: one call is under way, the next waits behind it."""
+"""Rollout workers that always have a rollout to make: one call is under way, the next waits behind it.
+
+They are processes of this machine, or Ray actors; which, the cluster knows.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from referee.config import Config
 from referee.errors import RefereeError
-from referee.learn.asynchronous import ActingState, Failure, Message, room
-from referee.learn.batch import RolloutBatch
+from referee.learn.batch import PolicyWeights, RolloutBatch
 from referee.learn.source import (
     ContinuityCheck,
     check_workers,
@@ -30,22 +33,41 @@ LOOK = 0.002
 """Seconds between looks whether a worker has answered."""
 
 
-class ClusterFeed:
-    """A Feed: rollout workers that a cluster places, each with its share of the environments."""
+@dataclass(frozen=True)
+class ActingState:
+    """What a checkpoint needs from those who act, between two rollouts."""
+
+    arrays: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why nobody acts any more."""
+
+    reason: str
+
+
+Message = RolloutBatch | ActingState | Failure
+
+
+class WorkerFeed:
+    """What rollout workers make, each with its share of the environments, in the order in which it is done."""
 
     AHEAD = 2
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._config, self._folder = config, folder
-        self.cluster = Cluster(config.cluster)
+        here = config.cluster.backend == "local"
+        self.cluster = Cluster(replace(config.cluster, backend="process") if here else config.cluster)
+        self._scores_here = here
         try:
             check_workers(self.cluster, config)
         except BaseException:
             self.cluster.close()
             raise
-        self.workers, self.relabelled_ahead = len(self.cluster.plan["env"]), max(4, room(config))
-        self._lines: list[deque[tuple[Call, int | None]]] = [deque() for _ in range(self.workers)]
-        """What each worker was asked, in order, with the updates of the weights of a rollout; a state has none."""
+        self.workers = len(self.cluster.plan["env"])
+        self._lines: list[deque[tuple[Call, bool]]] = [deque() for _ in range(self.workers)]
+        """What each worker was asked, in order, and whether that is a rollout; else it is its state."""
         self._lock = threading.Lock()
         self._states: dict[int, dict[str, np.ndarray]] = {}
         self._continuity = ContinuityCheck()
@@ -55,54 +77,49 @@ class ClusterFeed:
         self._last = config.runner.max_steps
 
     def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
-        """See Feed."""
+        """Start the workers, and those who score where that is not done here."""
         try:
             self.group = launch_workers(self.cluster, self._config, self._folder, policy.spec)
-            self.scorers = launch_scorers(self.cluster, self._config, reward)
+            self.scorers = None if self._scores_here else launch_scorers(self.cluster, self._config, reward)
         except BaseException:
             self.cluster.close()
             raise
-        self._cameras = reward.cameras
+        self._cameras, self._ends_episodes = reward.cameras, reward.ends_episodes
         self._model: tuple[Shared, int] | None = None
         if reward.artifact is not None:
             self._model = self.group.share(Packed.of(reward.artifact)), reward.version
 
-    def saved(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """See Feed."""
-        return joined_states(split_states(state, self.workers))
-
-    def start(self, policy: AnyPolicy, updates: int, steps: int, state: dict[str, np.ndarray] | None) -> None:
-        """See Feed."""
+    def start(self, weights: PolicyWeights, steps: int, state: dict[str, np.ndarray] | None) -> None:
+        """Begin to act, from a saved state if there is one. steps: that were done before."""
         if state is not None:
             for worker, own in enumerate(split_states(state, len(self.group))):
                 self.group.on(worker).restore_state(own).wait()
         self.group.keep()
         self._steps = self._asked = steps
-        self.publish(policy, updates)
+        self._weights = self.group.latest(weights)
 
-    def publish(self, policy: AnyPolicy, updates: int) -> None:
-        """See Feed."""
-        weights = {name: value.numpy().copy() for name, value in policy.state_dict().items()}
-        self._weights = self.group.share(weights), updates
+    def publish(self, weights: PolicyWeights) -> None:
+        """Let those who act use newer weights."""
+        self._weights.set(weights)
 
     def swap(self, model: Packed, version: int) -> None:
-        """See Feed."""
+        """Let another model score, where it is not this process that does."""
         self._model = self.group.share(model), version
-        if self.scorers is None:
+        if self._ends_episodes:
             self.group.swap(*self._model).wait()
 
     def ask_state(self) -> None:
-        """See Feed."""
+        """Let an ActingState come, after all that was asked for before."""
         with self._lock:
             for worker, line in enumerate(self._lines):
-                line.append((self.group.on(worker).save_state(), None))
+                line.append((self.group.on(worker).save_state(), False))
 
     def waiting(self) -> int:
-        """See Feed."""
-        return sum(call.done() for line in self._lines for call, updates in tuple(line) if updates is not None)
+        """Steps that are made, and were not taken yet."""
+        return self._size * sum(call.done() for line in self._lines for call, makes in tuple(line) if makes)
 
     def get(self, timeout: float) -> Message | None:
-        """See Feed."""
+        """What came next, in the order in which it was made; None if there is nothing yet."""
         end = time.monotonic() + timeout
         while not self._over:
             self._fill()
@@ -122,17 +139,16 @@ class ClusterFeed:
     def _fill(self) -> None:
         """Ask each worker for its next rollouts, with the newest weights; for none beyond the last step."""
         with self._lock:
-            weights, updates = self._weights
-            under_way = sum(updates is not None for line in self._lines for _, updates in line)
+            under_way = sum(makes for line in self._lines for _, makes in line)
             for worker, line in enumerate(self._lines):
                 while len(line) < self.AHEAD and self._asked + under_way * self._size < self._last:
-                    line.append((self.group.on(worker).collect(self._asked, weights), updates))
+                    line.append((self.group.on(worker).collect(self._asked, self._weights), True))
                     under_way += 1
 
-    def _take(self, worker: int, call: Call, updates: int | None) -> RolloutBatch | ActingState | None:
+    def _take(self, worker: int, call: Call, makes: bool) -> RolloutBatch | ActingState | None:
         """What a worker has answered; its state only once all have told theirs."""
         (answer,) = call.shared()
-        if updates is None:
+        if not makes:
             self._states[worker] = answer.get()
             if len(self._states) < len(self._lines):
                 return None
@@ -147,10 +163,16 @@ class ClusterFeed:
         self._continuity.look(batch)
         size = batch.rollout.steps * batch.rollout.num_envs
         self._steps, self._asked = self._steps + size, self._asked + size
-        batch.steps, batch.updates, batch.remote = self._steps, updates, remote
+        batch.steps, batch.remote = self._steps, remote
         return batch
 
     def close(self) -> None:
-        """See Feed."""
+        """Nobody acts any more."""
         self._over = True
         self.cluster.close()
+
+
+def room(config: Config) -> int:
+    """Rollouts that may wait to be relabelled and remembered."""
+    assert config.env.train is not None
+    return max(1, config.runner.background.max_lag // (config.algorithm.rollout_steps * config.env.train.num_envs))
