@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from referee import cpu
 from referee.errors import TimedOut, WorkerDied
 from referee.processes import ignore_signals, main_left_out
 from referee.runtime.failure import Failure
@@ -316,7 +315,6 @@ def serve(link: Connection, variables: Mapping[str, str]) -> None:
     """The process: make the worker, and answer calls until told to stop or until nobody is there to ask."""
     os.environ.update(variables)
     ignore_signals()
-    cpu.cap_if_needed()
     mailbox = Mailbox(link)
     worker: Any = None
     broken: Failure | None = None
