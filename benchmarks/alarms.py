@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from referee.rewards import TruthBeside
-from referee.runners.logbook import METRICS
+from referee.runs.logbook import METRICS
 from refinement import POOLED, ROW
 
 OPEN = 0.10

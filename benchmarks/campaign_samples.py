@@ -292,7 +292,7 @@ def metrics(folder: Path) -> None:
 
 
 def read_metrics(folder: Path) -> None:
-    from referee.runners.logbook import read_metrics
+    from referee.runs.logbook import read_metrics
 
     for row in read_metrics(folder):
         assert row["step"] is not None

@@ -20,6 +20,8 @@ from rich.console import Console
 from referee import checksums
 from referee.config.datasets import FrameConfig
 from referee.config.reward_training import AugmentConfig
+from referee.datasets.convert import ConvertOptions
+from referee.datasets.convert import convert as convert_episodes
 from referee.datasets.frames import build_frames
 from referee.datasets.payload import RewardBinaryDataset
 from referee.episodes import Episode, EpisodeStore, Meta
@@ -30,8 +32,6 @@ from referee.models.spec import ModelSpec
 from referee.rl import checkpoint as policies
 from referee.rl.policy import PolicySpec
 from referee.rl.squashed import make_policy
-from referee.runners.convert import ConvertOptions
-from referee.runners.convert import convert as convert_episodes
 from referee.training import checkpoint as reward_checkpoint
 from referee.training.augment import augment
 

@@ -18,8 +18,8 @@ from referee import cpu
 cpu.cap_if_needed()
 
 from referee.models import Artifact  # noqa: E402 - after the cap
+from referee.recipes.trained import bring_back  # noqa: E402
 from referee.rewards import Gate  # noqa: E402
-from referee.runners.trained import bring_back  # noqa: E402
 
 GATES = ((1, 1), (2, 3), (3, 5), (5, 8))
 NUM_ENVS, EPISODES = 64, 128

@@ -16,7 +16,7 @@ SCRIPT = """
 import sys, time
 from referee.config import load
 from referee.robots.keys import ScriptedKeys
-from referee.runners.collect_labels import collect_labels
+from referee.recipes.collect_labels import collect_labels
 
 class Person(ScriptedKeys):
     "Labels every frame: every third one is a success. Says when."

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from referee.metrics import Rate
-from referee.runners.trained import judge
+from referee.recipes.trained import judge
 
 FRESH_SEED = 2_000_000
 """Of episodes that no run was stopped or chosen by."""

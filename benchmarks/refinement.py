@@ -45,7 +45,7 @@ from referee.demo.ablation_runs import (  # noqa: E402
 )
 from referee.learn.trainer import Trainer  # noqa: E402
 from referee.metrics.intervals import Estimate  # noqa: E402
-from referee.runners.logbook import METRICS  # noqa: E402
+from referee.runs.logbook import METRICS  # noqa: E402
 from referee.sim.scene import CONTROL_HZ  # noqa: E402
 
 RECORDED, DATA_SEED, FRESH_SEED, EPISODES = 200, 700_000, 3_000_000, 512

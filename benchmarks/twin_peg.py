@@ -32,9 +32,9 @@ from referee.episodes import EpisodeStore  # noqa: E402
 from referee.learn.roll_out import EvalScorer, roll_out  # noqa: E402
 from referee.metrics.rates import Rate  # noqa: E402
 from referee.models import Artifact  # noqa: E402
+from referee.recipes.trained import TWINS, bring_back  # noqa: E402
 from referee.rewards import RewardManager, RewardOptions  # noqa: E402
-from referee.runners.logbook import read_metrics  # noqa: E402
-from referee.runners.trained import TWINS, bring_back  # noqa: E402
+from referee.runs.logbook import read_metrics  # noqa: E402
 
 DEMOS, RECORDED, FRESH = 20, 60, 40
 STEADY, STUMBLING = 0.4, 1.2

@@ -12,9 +12,9 @@ os.environ.setdefault("COLUMNS", "120")  # of a terminal, however many processes
 HEAVY = (
     "compat/test_reward_worker.py", "documented/test_guides.py", "envs/test_panda_tasks.py",
     "episodes/test_reader_process.py", "integrations/test_sb3.py", "models/test_architectures.py",
-    "refine/test_retrain.py", "runners/test_held_verdicts.py", "runners/test_learned_reward.py",
-    "runners/test_off_policy.py", "runners/test_placed.py", "runners/test_refinement.py",
-    "runners/test_run_records.py", "runners/test_scoring_time.py", "runners/test_trend_reward.py",
+    "refine/test_retrain.py", "recipes/test_held_verdicts.py", "recipes/test_learned_reward.py",
+    "recipes/test_off_policy.py", "recipes/test_placed.py", "recipes/test_refinement.py",
+    "recipes/test_run_records.py", "recipes/test_scoring_time.py", "recipes/test_trend_reward.py",
     "serving/test_slow_callers.py", "sim/test_assets.py",
 )  # fmt: skip
 """Modules that are slow as a whole: `make unit` leaves them out, `make test` does not."""

@@ -30,7 +30,7 @@ OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+)")
 WORLDS: dict[str, type] = {
     "envs/gym/": GymEnvConfig, "envs/panda/": PandaEnvConfig, "envs/maniskill/": ManiSkillEnvConfig,
     "envs/franka/": FrankaEnvConfig, "envs/make.py": CustomEnvConfig,
-    "runners/collect_data.py": FrankaEnvConfig, "runners/collect_labels.py": FrankaEnvConfig,
+    "recipes/collect_data.py": FrankaEnvConfig, "recipes/collect_labels.py": FrankaEnvConfig,
     "demo/": PandaEnvConfig,
 }  # fmt: skip
 """Whose environment the messages of a module are about; those of all other modules must fit every kind."""

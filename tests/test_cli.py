@@ -14,7 +14,7 @@ from PIL import Image
 from referee.cli import main
 from referee.config import load, to_yaml
 from referee.errors import RefereeError, one_line
-from referee.runners import rundir
+from referee.runs import folder as rundir
 
 
 @pytest.fixture(autouse=True)
@@ -243,7 +243,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def interrupted(loaded: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("referee.runners.run", interrupted)
+    monkeypatch.setattr("referee.recipes.run", interrupted)
     assert main(["run", "panda_expert"]) == 130
     assert capsys.readouterr().err.strip() == "referee: stopped"
 

@@ -16,7 +16,7 @@ from referee.cli import _parser, main
 from referee.config import load
 from referee.episodes import EpisodeStore
 from referee.episodes.arrays import episodes_of
-from referee.runners import next_step
+from referee.runs import next_step
 
 ORDER = ["run", "episodes", "dataset", "train", "audit", "compare", "score", "serve", "refine", "eval", "play"]
 """The work comes first, what helps with it behind."""

@@ -39,7 +39,7 @@ def test_files_that_once_ended_in_a_traceback_are_refused(
 
 def test_what_goes_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that fails, runs code, hangs or dies is found out, and attributed to its file."""
-    monkeypatch.setattr(campaign_files, "SECONDS", 6.0)
+    monkeypatch.setattr(campaign_files, "SECONDS", 12.0)
     monkeypatch.setenv(campaign_files.EXTRA, str(Path(__file__).with_name("damaged_doubles.py")))
     results = campaign_files.run(0, 8, tmp_path, ["faulty"])
     assert [each.outcome for each in results] == [

@@ -47,8 +47,8 @@ NOT_RUN = {
     r"^ray (get-auth-token|start) ": "two machines: tests/runtime/test_two_nodes.py starts both nodes on one",
     r"^mkdir -p ~/\.ray && scp ": "another machine",
     r"cluster\.address=192\.168\.": "a cluster at that address; tests/runtime/test_two_nodes.py has one",
-    r"runner\.imports=\[mine\]": "a module of the reader's; tests/runners/test_own_modules.py writes it, and runs this",
-    r"reward\.api\.api_base=": "a server of others; tests/runners/test_trend_reward.py has one",
+    r"runner\.imports=\[mine\]": "a module of the reader's; tests/recipes/test_own_modules.py writes it, and runs this",
+    r"reward\.api\.api_base=": "a server of others; tests/recipes/test_trend_reward.py has one",
 }
 """Commands that are not run, by a pattern, and why. One that fits no command any more fails the tests."""
 COMMANDS = all_commands()

@@ -26,7 +26,7 @@ from referee.rl import checkpoint as policy_checkpoint
 from referee.rl.checkpoint import Checkpoint
 from referee.rl.replay import Replay
 from referee.rl.replay_file import ReplayFiles
-from referee.runners.logbook import METRICS, MetricsFile, read_metrics
+from referee.runs.logbook import METRICS, MetricsFile, read_metrics
 from referee.training import checkpoint as training_checkpoint
 from referee.training.features import cached_features
 from referee.training.vlm.segments import read_segments

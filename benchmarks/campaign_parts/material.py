@@ -49,7 +49,7 @@ def make(root: Path) -> None:
     from referee.models import Artifact, Calibration, ModelSpec, Reference, build
     from referee.models.artifact import embed
     from referee.models.vlm.tiny import TinyOptions, tiny_init
-    from referee.runners import run
+    from referee.recipes import run
 
     torch.set_num_threads(1)
     material = Material(root)
@@ -89,9 +89,9 @@ def preload() -> None:
     import referee.commands
     import referee.envs.franka.env
     import referee.models.vlm.qwen
-    import referee.runners.train_policy
-    import referee.runners.train_reward
-    import referee.runners.train_vlm
+    import referee.recipes.train_policy
+    import referee.recipes.train_reward
+    import referee.recipes.train_vlm
     import referee.serving
 
     torch.set_num_threads(1)

@@ -136,8 +136,8 @@ def record(folder: Path) -> None:
 def label(folder: Path) -> None:
     """Every frame is labelled, each third one as a success; says when."""
     from referee.config import load
+    from referee.recipes.collect_labels import collect_labels
     from referee.robots.keys import ScriptedKeys
-    from referee.runners.collect_labels import collect_labels
 
     class Person(ScriptedKeys):
         def __init__(self) -> None:

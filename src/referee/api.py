@@ -109,7 +109,7 @@ def train(
     from rich.console import Console
 
     from referee.config import load as load_config
-    from referee.runners.train_reward import train_placed
+    from referee.recipes.train_reward import train_placed
 
     unknown = next((name for name in options if name not in KEYS), None)
     if unknown is not None:
@@ -147,7 +147,7 @@ def audit(
     """
     from referee import cpu
     from referee.audit.card import report_card
-    from referee.runners.audit import title_of
+    from referee.recipes.audit import title_of
 
     cpu.cap_if_needed()
     model = load(artifact)

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.config import first_time
-    from referee.runners import run
+    from referee.recipes import run
 
     loaded = _load(arguments)
     for notice in [*first_time(loaded), *loaded.notices]:
@@ -50,7 +50,7 @@ def config_list(arguments: argparse.Namespace) -> None:
 def cluster_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners.places import check_places
+    from referee.recipes.places import check_places
     from referee.runtime.check import check
 
     config = _load(arguments).config
@@ -68,7 +68,7 @@ def score_text(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing import show
-    from referee.runners.text import score_text
+    from referee.recipes.text import score_text
 
     show(score_text(arguments.file, rule=arguments.rule, out=arguments.out), Console())
 
@@ -76,7 +76,7 @@ def score_text(arguments: argparse.Namespace) -> None:
 def robot_check(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from referee.runners.robot_check import robot_check
+    from referee.recipes.robot_check import robot_check
 
     return robot_check(_load(arguments).config, Console())
 
@@ -105,7 +105,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def envs(arguments: argparse.Namespace) -> None:
     from referee.config.schema import PandaEnvConfig
-    from referee.runners.sheet import task_sheet
+    from referee.recipes.sheet import task_sheet
 
     task_sheet(arguments.out, PandaEnvConfig(image_size=arguments.size), seed=arguments.seed)
     print(f"wrote {arguments.out}")
@@ -115,7 +115,7 @@ def episodes_ls(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing_data import show
-    from referee.runners import episodes
+    from referee.recipes import episodes
 
     show(episodes.ls(arguments.source, rows=arguments.rows), Console())
 
@@ -124,17 +124,17 @@ def episodes_check(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing_data import show
-    from referee.runners import episodes
+    from referee.recipes.check_episodes import check
 
-    result = episodes.check(arguments.source, adopt=arguments.adopt)
+    result = check(arguments.source, adopt=arguments.adopt)
     show(result, Console())
     result.refuse()
 
 
 def episodes_view(arguments: argparse.Namespace) -> None:
-    from referee.runners import episodes
+    from referee.recipes.view import view
 
-    count = episodes.view(arguments.source, arguments.out, ids=arguments.ids, episodes=arguments.episodes)
+    count = view(arguments.source, arguments.out, ids=arguments.ids, episodes=arguments.episodes)
     print(f"wrote {arguments.out}: {count} episodes")
 
 
@@ -142,7 +142,7 @@ def episodes_merge(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing_data import show
-    from referee.runners import episodes
+    from referee.recipes import episodes
 
     console = Console()
     show(episodes.merge(arguments.sources, arguments.out, console), console)
@@ -151,8 +151,8 @@ def episodes_merge(arguments: argparse.Namespace) -> None:
 def episodes_convert(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from referee.datasets.convert import ConvertOptions, convert
     from referee.printing_data import show
-    from referee.runners.convert import ConvertOptions, convert
 
     console, options = Console(), _settings(ConvertOptions, arguments)
     show(convert(arguments.source, arguments.out, console, options), console)
@@ -163,7 +163,7 @@ def dataset_frames(arguments: argparse.Namespace) -> None:
 
     from referee.config.datasets import FrameConfig
     from referee.printing import show
-    from referee.runners import datasets
+    from referee.recipes import datasets
 
     cameras, config = tuple(arguments.cameras), _settings(FrameConfig, arguments)
     show(datasets.frames(arguments.raw_data_path, arguments.output_dir, config, cameras), Console())
@@ -174,7 +174,7 @@ def dataset_windows(arguments: argparse.Namespace) -> None:
 
     from referee.config.datasets import WindowConfig
     from referee.printing import show
-    from referee.runners import datasets
+    from referee.recipes import datasets
 
     config = _settings(WindowConfig, arguments)
     show(datasets.windows(arguments.raw_data_path, arguments.output_dir, config), Console())
@@ -208,8 +208,8 @@ def audit(arguments: argparse.Namespace) -> None:
     from referee.config.imports import import_modules
     from referee.models.vlm.qwen import is_vlm
     from referee.printing import show
-    from referee.runners.audit import audit
-    from referee.runners.audit_vlm import audit_vlm
+    from referee.recipes.audit import audit
+    from referee.recipes.audit_vlm import audit_vlm
 
     import_modules(arguments.imports, key="--import")
     skip, allow = arguments.skip_training_episodes, arguments.allow_training_episodes
@@ -227,7 +227,7 @@ def audit(arguments: argparse.Namespace) -> None:
 def compare(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from referee.runners.audit import compare
+    from referee.recipes.audit import compare
 
     console = Console()
     with console.status(f"judging {arguments.data}"):
@@ -239,7 +239,7 @@ def score(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing import show
-    from referee.runners.score import score
+    from referee.recipes.score import score
 
     show(score(arguments.artifact, arguments.what, gif=arguments.gif), Console())
 
@@ -248,8 +248,8 @@ def refine_run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing import show
+    from referee.recipes import refine
     from referee.refine.loop import RefineOptions
-    from referee.runners import refine
 
     console = Console()
     result = refine.refine(
@@ -269,9 +269,9 @@ def refine_log(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     from referee.printing import show
-    from referee.runners import refine
+    from referee.recipes.refine_log import log
 
-    show(refine.log(arguments.run, sheets=arguments.sheets), Console())
+    show(log(arguments.run, sheets=arguments.sheets), Console())
 
 
 def serve(arguments: argparse.Namespace) -> None:
@@ -288,7 +288,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    from referee.runners.trained import judge
+    from referee.recipes.trained import judge
 
     outcomes = judge(arguments.checkpoint, arguments.episodes, seed=arguments.seed, stochastic=arguments.stochastic)
     print(f"success at the end   {outcomes.rate()}")
@@ -309,7 +309,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
 
 def play(arguments: argparse.Namespace) -> None:
-    from referee.runners.play import play
+    from referee.recipes.play import play
 
     rate = play(
         arguments.task,

@@ -10,24 +10,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from referee.audit.calibrate import Choice
+from referee.audit.calibrated_training import TrainedReward
 from referee.audit.trend import TrendAudit
 from referee.audit.words import NAMES, headline, plain, span, verdict
+from referee.collect.labelled_frames import LabelledFrames
 from referee.datasets.windows import LABELS
 from referee.metrics import Rate
 from referee.printing_data import show, warn
+from referee.recipes.audit import Audited
+from referee.recipes.audit_vlm import AuditedTrend
+from referee.recipes.collect_data import CollectedEpisodes
+from referee.recipes.datasets import BuiltDataset
+from referee.recipes.evaluate import Evaluated
+from referee.recipes.refine import Refined
+from referee.recipes.refine_log import RefinementLog, cells
+from referee.recipes.score import Scores
+from referee.recipes.text import TextScores
+from referee.recipes.train_vlm import TrainedVlm
 from referee.refine.loop import BOOK, HELD_OUT
-from referee.runners.audit import Audited
-from referee.runners.audit_vlm import AuditedTrend
-from referee.runners.collect_data import CollectedEpisodes
-from referee.runners.collect_labels import LabelledFrames
-from referee.runners.datasets import BuiltDataset
-from referee.runners.evaluate import Evaluated
-from referee.runners.next_step import after_collecting, after_training, next_line
-from referee.runners.refine import Refined, RefinementLog, cells
-from referee.runners.score import Scores
-from referee.runners.text import TextScores
-from referee.runners.train_reward import TrainedReward
-from referee.runners.train_vlm import TrainedVlm
+from referee.runs.next_step import after_collecting, after_training, next_line
 
 __all__ = ["calibration", "show", "trend_tables", "wrote"]
 TONES = {"good": "green", "open": "yellow", "bad": "red"}

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from referee.datasets.convert import Converted
 from referee.episodes.store import Row
 from referee.metrics import Rate
-from referee.runners.convert import Converted
-from referee.runners.episodes import CheckedStore, Listing, Merged
+from referee.recipes.check_episodes import CheckedStore
+from referee.recipes.episodes import Listing, Merged
 
 
 @singledispatch

@@ -105,7 +105,7 @@ def test_a_saved_cluster_loads_the_same(mine: Mine, here: Path) -> None:
          "cluster.node_groups.0.hardware.configs.0.robot_ip is missing: set it to a string: "
          "address of the robot's controller"),
         ("cluster.num_nodes=0", "cluster.num_nodes (command line) must be at least 1, got 0"),
-        ("cluster.backend=slurm", 'cluster.backend (command line) must be one of local, ray, got "slurm"'),
+        ("cluster.backend=slurm", 'cluster.backend (command line) must be one of local, process, ray, got "slurm"'),
     ],
 )  # fmt: skip
 def test_wrong_keys_are_one_line(error: Error, override: str, line: str) -> None:

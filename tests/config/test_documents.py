@@ -12,7 +12,7 @@ import yaml
 from referee.config import load, presets
 from referee.config.leaves import dotted
 from referee.errors import ConfigError
-from referee.runners.train_reward import job_of
+from referee.recipes.train_reward import job_of
 
 ROOT = Path(__file__).parents[2]
 

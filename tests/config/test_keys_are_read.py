@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from referee.config import Loaded, load
-from referee.runners import run
+from referee.recipes import run
 
 pytestmark = pytest.mark.slow
 COPIES = ("/config/", "dataclasses.py", "copy.py")

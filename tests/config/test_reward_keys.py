@@ -11,7 +11,7 @@ from referee.config.learning import ActorConfig
 from referee.config.reward_training import BinaryClassifierConfig, ResNetModelConfig, RewardActorConfig
 from referee.errors import ConfigError
 from referee.models.spec import ModelSpec
-from referee.runners.train_reward import job_of
+from referee.recipes.train_reward import job_of
 from referee.training.described import spec_fields
 
 pytestmark = pytest.mark.usefixtures("quick")

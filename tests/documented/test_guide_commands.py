@@ -16,7 +16,7 @@ import yaml
 from tests.documented.pages import ROOT, Command
 from tests.documented.smaller import read
 from tests.documented.stage import Stage
-from tests.runners.test_workflow_of_003 import make_trajectories
+from tests.recipes.test_workflow_of_003 import make_trajectories
 
 from referee.config import PandaEnvConfig
 from referee.config.collection import DataCollectionConfig

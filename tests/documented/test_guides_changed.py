@@ -20,8 +20,8 @@ from referee.compat import RewardDataCollector
 from referee.config import load
 from referee.config.schema import RewardModelConfig
 from referee.errors import ConfigError
+from referee.recipes import run
 from referee.rewards.classifier import open_model
-from referee.runners import run
 from referee.runtime.placement import plan
 from referee.training.data import open_data
 from referee.training.recipe import make_model

@@ -14,7 +14,7 @@ from referee.config.reward_training import ARCHITECTURES
 from referee.models import Artifact, ModelSpec
 from referee.models.registry import build
 from referee.models.resnet import DEFAULT_ARCH, LAYOUTS, ResNet
-from referee.runners.train_reward import job_of
+from referee.recipes.train_reward import job_of
 from referee.train_reward_model import job_of as command_line_options
 from referee.train_reward_model import parser
 from referee.training.described import spec_fields

@@ -297,7 +297,7 @@ def test_plain_text_needs_no_chat_template(folder: Path) -> None:
 def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['transformers'] = None\n"
-        "import referee.models.vlm, referee.runners\n"
+        "import referee.models.vlm, referee.recipes\n"
         "from referee.cli import main; sys.exit(main(['vlm', 'tiny-init', sys.argv[1]]))"
     )
     done = subprocess.run(

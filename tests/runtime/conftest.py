@@ -1,5 +1,5 @@
-"""The small reward model of the runners' tests serves here, too."""
+"""The small reward model of the recipes' tests serves here, too."""
 
-from tests.runners.conftest import refinable
+from tests.recipes.conftest import refinable
 
 __all__ = ["refinable"]

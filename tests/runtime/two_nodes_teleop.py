@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from tests.runtime.two_nodes import CONFIG
 
+from referee.collect.teleoperation import Teleoperation
 from referee.config import load
 from referee.episodes import EpisodeStore
 from referee.models import Artifact
 from referee.rewards import RewardManager, RewardOptions
-from referee.runners.teleop import Teleoperation
 
 TWIN = ["robot.driver=twin", "robot.realtime=false", "runner.policy=random", "env.eval.cameras=[front,side]",
         "env.eval.max_episode_steps=5", "env.eval.data_collection.enabled=true", "reward.late_seconds=30",

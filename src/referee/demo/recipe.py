@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from referee.audit import words
+from referee.audit.calibrated_training import train_and_calibrate
 from referee.audit.words import percent
 from referee.config import Config, Loaded, PandaEnvConfig, load
 from referee.config.datasets import DataConfig
@@ -40,14 +41,13 @@ from referee.learn.trainer import Trainer
 from referee.models import Artifact
 from referee.models.contract import frames_of
 from referee.pictures import save_gif
+from referee.recipes.audit import audit
+from referee.recipes.sheet import task_sheet
+from referee.recipes.view import view
 from referee.rewards.source import scores_frames
 from referee.rl.policy import Player
-from referee.runners import episodes
-from referee.runners.audit import audit
-from referee.runners.next_step import next_line
-from referee.runners.rundir import LOCK, locked, locks_folder, open_run
-from referee.runners.sheet import task_sheet
-from referee.runners.train_reward import train_and_calibrate
+from referee.runs.folder import LOCK, locked, locks_folder, open_run
+from referee.runs.next_step import next_line
 from referee.sim.scene import CONTROL_HZ
 from referee.training.options import FitOptions
 from referee.training.recipe import TrainOptions
@@ -102,7 +102,7 @@ def demo(loaded: Loaded) -> None:
         store = record_experts(task, runner.num_episodes, folder / "episodes", seed=DATA_SEED + seed)
         wins = sum(bool(row.success_at_end) for row in store.rows.values())
         say(f"{len(store)} episodes of a scripted expert that stumbles; {wins} of them end in success.")
-        episodes.view(folder / "episodes", folder / "episodes.png")
+        view(folder / "episodes", folder / "episodes.png")
     with stages.stage("Dataset and training") as say:
         data = DataConfig(data_path=str(folder / "episodes"))
         options = TrainOptions(data=data, output=folder / "reward", fit=FitOptions(seed=FIT_SEED, save_interval=0))

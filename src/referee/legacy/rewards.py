@@ -21,10 +21,10 @@ from referee.legacy.configs import SCORES, TRAINS, Cfg, is_cfg, loaded_of, train
 from referee.legacy.images import by_camera, flat, like, rollout_observations
 from referee.legacy.models import state_of
 from referee.models.packed import Packed
+from referee.recipes.train_reward import job_of, train_placed
 from referee.rewards import RewardManager as Manager
 from referee.rewards import RewardOptions
 from referee.rewards.classifier import ClassifierReward, open_model
-from referee.runners.train_reward import job_of, train_placed
 from referee.runtime import Cluster, Fallback, Group, Rank, WorkerGroup
 from referee.training import checkpoint
 from referee.training.recipe import check_paths

@@ -18,8 +18,8 @@ from referee.episodes.recorder import Recorder, Wanted
 from referee.errors import ConfigError, RefereeError
 from referee.learn.checks import check
 from referee.legacy.configs import Cfg, is_cfg, loaded_of, tree_of
-from referee.runners.train_policy import train_policy
-from referee.runners.train_reward import train_placed
+from referee.recipes.train_policy import train_policy
+from referee.recipes.train_reward import train_placed
 
 
 class FSDPRewardWorker:

@@ -114,8 +114,8 @@ def job_of(arguments: argparse.Namespace) -> TrainOptions:
 def run(arguments: argparse.Namespace, console: Console) -> None:
     """Write pictures where they are asked for, and train."""
     from referee import cpu, printing
-    from referee.runners.rundir import RESULT, locked
-    from referee.runners.train_reward import train_and_calibrate
+    from referee.audit.calibrated_training import train_and_calibrate
+    from referee.runs.folder import RESULT, locked
     from referee.training.debug import save_positives
     from referee.training.recipe import check_paths
 

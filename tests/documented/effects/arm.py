@@ -19,15 +19,15 @@ from referee.episodes import EpisodeStore
 from referee.episodes.formats.detect import read_any
 from referee.errors import ConfigError, RefereeError
 from referee.learn.environments import with_robot
+from referee.recipes import run
+from referee.recipes.collect_data import collect_data
+from referee.recipes.collect_labels import check, collect_labels
+from referee.recipes.train_policy import train_policy
 from referee.robots.cameras import CameraError
 from referee.robots.clock import SimulatedClock
 from referee.robots.keys import ScriptedKeys
 from referee.robots.spacemouse import Motion, ScriptedInput
-from referee.runners import run
-from referee.runners.collect_data import collect_data
-from referee.runners.collect_labels import check, collect_labels
-from referee.runners.rundir import name_run, unlock
-from referee.runners.train_policy import train_policy
+from referee.runs.folder import name_run, unlock
 from referee.runtime import Cluster
 from referee.runtime.placement import Hardware, plan
 

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from rich.console import Console
 from tests.documented.cases import Case, Tools, effect, no_effect
-from tests.runners.test_workflow_of_003 import make_trajectories
+from tests.recipes.test_workflow_of_003 import make_trajectories
 from torch import nn
 
 from referee.cli import main
 from referee.config import Loaded
 from referee.models import Artifact, ModelSpec, RewardModel, build
 from referee.models.resnet import BasicBlock
-from referee.runners.rundir import name_run, unlock
-from referee.runners.train_reward import BEST, job_of, train_placed
+from referee.recipes.train_reward import BEST, job_of, train_placed
+from referee.runs.folder import name_run, unlock
 from referee.training.data import Data, open_data
 from referee.training.fit import FitResult, Report, _optimizer, fit
 from referee.training.recipe import TrainOptions, make_model
