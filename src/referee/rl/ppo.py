@@ -15,7 +15,6 @@ from referee.rewards.source import RewardSource
 from referee.rl import checkpoint
 from referee.rl.batch import Batch, Parts
 from referee.rl.gae import gae
-from referee.rl.gradient import HandGradient
 from referee.rl.learner import Pace, State
 from referee.rl.optim import DivergedError, flatten, set_rate, step
 from referee.rl.policy import Policy, Tensors
@@ -45,7 +44,6 @@ class PPO:
         assert actor.global_batch_size is not None  # `config.load` decides it
         self._batch_size = actor.global_batch_size
         self.weights = flatten(policy.parameters())
-        self._by_hand = HandGradient(policy, config, self._batch_size) if policy.encoder is None else None
         self.optimizer = torch.optim.Adam([self.weights], lr=actor.optim.lr, eps=1e-5, fused=True)
         self._acting = [parameter for name, parameter in policy.named_parameters() if not name.startswith("critic.")]
         self.trust = TrustRegion(self._acting, config.target_kl) if config.target_kl else None
@@ -159,8 +157,6 @@ class PPO:
 
     def backward(self, batch: Batch) -> Parts:
         """The gradient of `loss` on a minibatch, into the weights."""
-        if self._by_hand is not None:
-            return self._by_hand(batch)
         assert self.weights.grad is not None
         self.weights.grad.zero_()
         loss, parts = self.loss(batch)
