@@ -24,7 +24,7 @@ from referee.errors import RefereeError
 from referee.learn.batch import RolloutBatch
 from referee.learn.collector import Collector, acting_state
 from referee.learn.source import described, weights_of
-from referee.learn.worker_feed import ActingState, Failure, Message, WorkerFeed, room
+from referee.learn.worker_feed import ActingState, Failure, Message, WorkerFeed
 from referee.models import Artifact
 from referee.models.packed import Packed
 from referee.rewards.source import RewardSource
@@ -35,12 +35,16 @@ from referee.rl.squashed import AnyPolicy
 if TYPE_CHECKING:
     from referee.learn.trainer import Trainer
 
+BUSY = 0.01
+"""Seconds between looks whether somebody who acts has nothing to do."""
 PATIENCE = 0.2
 """Seconds after which a thread that waits looks whether the run is over."""
 PIECES = 8
 """Times that weights are published in an iteration, at most; what is due beyond is given up: nothing piles up."""
-AT_ONCE = 64
-"""Rollouts that are taken in one iteration, at most."""
+AT_ONCE = 12
+"""Rollouts that are taken in one iteration, at most; with more, updates that are due would be given up."""
+RELABELLED = 4
+"""Rollouts that may wait with their reward; the others wait without."""
 
 
 class AsyncSource:
@@ -57,7 +61,7 @@ class AsyncSource:
         self._state: dict[str, np.ndarray] | None = None
         self._newer: tuple[Artifact, int] | None = None
         self._started = False
-        self._ready: queue.Queue[Message | Exception] = queue.Queue(maxsize=max(4, room(config)))
+        self._ready: queue.Queue[Message | Exception] = queue.Queue(maxsize=RELABELLED)
         self._over = threading.Event()
 
     def connect(self, policy: AnyPolicy, reward: RewardSource, rollout: Rollout) -> None:
@@ -98,10 +102,10 @@ class AsyncSource:
     def _pass_on(self, message: Message | Exception) -> None:
         while not self._over.is_set():
             try:
-                self._ready.put(message, timeout=PATIENCE)
+                self._ready.put(message, timeout=BUSY)
                 return
             except queue.Full:
-                continue
+                self.feed.keep_busy()
 
     def _take(self, *, wait: bool) -> RolloutBatch | ActingState | None:
         try:
@@ -123,6 +127,7 @@ class AsyncSource:
         while isinstance(message, RolloutBatch):
             batches.append(message)
             message = self._take(wait=False) if len(batches) < AT_ONCE else None
+        self._taken = time.monotonic(), trainer.learner.updates
         return batches
 
     def pace(self, trainer: Trainer) -> Pace:
@@ -132,7 +137,7 @@ class AsyncSource:
 
     def metrics(self, batches: Sequence[RolloutBatch], trainer: Trainer) -> dict[str, float]:
         """See RolloutSource."""
-        now, updates = time.monotonic(), trainer.learner.updates
+        now, updates = self._taken
         lags = {
             "lag_seconds": [now - batch.made for batch in batches],
             "policy_lag": [float(updates - batch.updates) for batch in batches],

@@ -75,6 +75,7 @@ class WorkerFeed:
         assert config.env.train is not None
         self._size = config.algorithm.rollout_steps * config.env.train.num_envs // self.workers
         self._last = config.runner.max_steps
+        self._room = max(self.AHEAD, room(config) // self.workers)
 
     def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
         """Start the workers, and those who score where that is not done here."""
@@ -122,7 +123,7 @@ class WorkerFeed:
         """What came next, in the order in which it was made; None if there is nothing yet."""
         end = time.monotonic() + timeout
         while not self._over:
-            self._fill()
+            self.keep_busy()
             for worker, line in enumerate(self._lines):
                 if line and line[0][0].done():
                     try:
@@ -136,14 +137,17 @@ class WorkerFeed:
             time.sleep(LOOK)
         return None
 
-    def _fill(self) -> None:
-        """Ask each worker for its next rollouts, with the newest weights; for none beyond the last step."""
+    def keep_busy(self) -> None:
+        """Ask each worker for its next rollouts, as long as there is room; for none beyond the last step."""
         with self._lock:
             under_way = sum(makes for line in self._lines for _, makes in line)
             for worker, line in enumerate(self._lines):
-                while len(line) < self.AHEAD and self._asked + under_way * self._size < self._last:
+                busy = sum(not call.done() for call, _ in line)
+                while (
+                    busy < self.AHEAD and len(line) < self._room and self._asked + under_way * self._size < self._last
+                ):
                     line.append((self.group.on(worker).collect(self._asked, self._weights), True))
-                    under_way += 1
+                    busy, under_way = busy + 1, under_way + 1
 
     def _take(self, worker: int, call: Call, makes: bool) -> RolloutBatch | ActingState | None:
         """What a worker has answered; its state only once all have told theirs."""
