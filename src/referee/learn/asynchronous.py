@@ -41,8 +41,8 @@ PATIENCE = 0.2
 """Seconds after which a thread that waits looks whether the run is over."""
 PIECES = 8
 """Times that weights are published in an iteration, at most; what is due beyond is given up: nothing piles up."""
-AT_ONCE = 12
-"""Rollouts that are taken in one iteration, at most; with more, updates that are due would be given up."""
+AT_ONCE = 24
+"""Rollouts that are taken in one iteration, at most."""
 RELABELLED = 4
 """Rollouts that may wait with their reward; the others wait without."""
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +143,11 @@ class WorkerFeed:
         with self._lock:
             under_way = sum(makes for line in self._lines for _, makes in line)
             for worker, line in enumerate(self._lines):
-                busy = sum(not call.done() for call, _ in line)
-                while (
-                    busy < self.AHEAD and len(line) < self._room and self._asked + under_way * self._size < self._last
-                ):
-                    line.append((self.group.on(worker).collect(self._asked, self._weights), True))
-                    busy, under_way = busy + 1, under_way + 1
+                unanswered = len(list(takewhile(lambda asked: not asked[0].done(), reversed(line))))
+                for _ in range(min(self.AHEAD - unanswered, self._room - len(line))):
+                    if self._asked + under_way * self._size < self._last:
+                        line.append((self.group.on(worker).collect(self._asked, self._weights), True))
+                        under_way += 1
 
     def _take(self, worker: int, call: Call, makes: bool) -> RolloutBatch | ActingState | None:
         """What a worker has answered; its state only once all have told theirs."""
