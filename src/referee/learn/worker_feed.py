@@ -30,8 +30,8 @@ from referee.rewards.source import RewardSource
 from referee.rl.squashed import AnyPolicy
 from referee.runtime import Call, Cluster, Shared
 
-LOOK = 0.002
-"""Seconds between looks whether a worker has answered."""
+LOOK = 0.02
+"""Seconds that all workers together are waited for, before somebody looks whether the run is over."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class WorkerFeed:
         while not self._over:
             self.keep_busy()
             for worker, line in enumerate(self._lines):
-                if line and line[0][0].done():
+                if line and line[0][0].done(LOOK / self.workers):
                     try:
                         found = self._take(worker, *line.popleft())
                     except RefereeError as error:
@@ -135,7 +135,8 @@ class WorkerFeed:
                         return found
             if time.monotonic() > end:
                 return None
-            time.sleep(LOOK)
+            if not any(self._lines):
+                time.sleep(LOOK)
         return None
 
     def keep_busy(self) -> None:

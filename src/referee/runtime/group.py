@@ -10,7 +10,7 @@ import copy
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +116,8 @@ class Call(ABC):
         """The same by reference, once all are done: they stay where they are until somebody looks at them."""
 
     @abstractmethod
-    def done(self) -> bool:
-        """Whether `wait` would return at once."""
+    def done(self, timeout: float = 0.0) -> bool:
+        """Whether `wait` would return at once; so many seconds are given to it first, at most."""
 
 
 class Group(ABC):
@@ -237,9 +237,9 @@ class LocalCall(Call):
         """See Call."""
         return [Shared(value, _itself) for value in self.wait(timeout)]
 
-    def done(self) -> bool:
+    def done(self, timeout: float = 0.0) -> bool:
         """See Call."""
-        return all(future.done() for future in self._futures)
+        return not wait(self._futures, timeout).not_done
 
 
 def _run(future: Future[Any], method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -303,9 +303,9 @@ class ProcessCall(Call):
         """See Call."""
         return [Shared(result, Pickled.value) for result in self._results(timeout)]
 
-    def done(self) -> bool:
+    def done(self, timeout: float = 0.0) -> bool:
         """See Call."""
-        return all(future.done() for future in self._futures.values())
+        return not wait(self._futures.values(), timeout).not_done
 
 
 # --- in the process of a worker ---

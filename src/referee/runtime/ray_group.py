@@ -300,10 +300,10 @@ class RayCall(Call):
         """See Call."""
         return [Shared(value, _fetch) for value in self._settle(timeout, _end(timeout))]
 
-    def done(self) -> bool:
+    def done(self, timeout: float = 0.0) -> bool:
         """See Call."""
         outcomes = [each.outcome for each in self._pending]
-        ready, _ = ray().wait(outcomes, num_returns=len(outcomes), timeout=0)
+        ready, _ = ray().wait(outcomes, num_returns=len(outcomes), timeout=timeout)
         return len(ready) == len(outcomes)
 
 
