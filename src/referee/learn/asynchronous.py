@@ -24,7 +24,7 @@ from referee.errors import RefereeError
 from referee.learn.batch import RolloutBatch
 from referee.learn.collector import Collector, acting_state
 from referee.learn.source import described, weights_of
-from referee.learn.worker_feed import ActingState, Failure, Message, WorkerFeed
+from referee.learn.worker_feed import ActingState, ActingStopped, Message, WorkerFeed
 from referee.models import Artifact
 from referee.models.packed import Packed
 from referee.rewards.source import RewardSource
@@ -91,12 +91,12 @@ class AsyncSource:
                     with self.lock:
                         trainer.relabel(message)
                 except RefereeError as error:
-                    message = Failure(str(error))
+                    message = ActingStopped(str(error))
                 except Exception as error:  # it ends the run, not this thread alone
                     self._pass_on(error)
                     return
             self._pass_on(message)
-            if isinstance(message, Failure):
+            if isinstance(message, ActingStopped):
                 return
 
     def _pass_on(self, message: Message | Exception) -> None:
@@ -114,7 +114,7 @@ class AsyncSource:
             return None
         if isinstance(message, Exception):
             raise message
-        if isinstance(message, Failure):
+        if isinstance(message, ActingStopped):
             raise RefereeError(f"acting stopped: {message.reason}")
         return message
 

@@ -42,13 +42,13 @@ class ActingState:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ActingStopped:
     """Why nobody acts any more."""
 
     reason: str
 
 
-Message = RolloutBatch | ActingState | Failure
+Message = RolloutBatch | ActingState | ActingStopped
 
 
 class WorkerFeed:
@@ -130,7 +130,7 @@ class WorkerFeed:
                     try:
                         found = self._take(worker, *line.popleft())
                     except RefereeError as error:
-                        return Failure(str(error))
+                        return ActingStopped(str(error))
                     if found is not None:
                         return found
             if time.monotonic() > end:
