@@ -170,7 +170,7 @@ def test_names_that_stand_twice_are_told_apart() -> None:
 
 
 def test_how_to_draw_is_decided_before_a_suite_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+    for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("referee.envs.gym.share.find_library", lambda name: name == "EGL")
     lines = ["import os, gymnasium", "SEEN = os.environ.get('MUJOCO_GL')", "from own_worlds import PointReach"]
