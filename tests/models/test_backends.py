@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -154,6 +156,30 @@ def test_auto_takes_the_fastest_that_is_installed_and_agrees(
     monkeypatch.undo()
     assert backends.fastest(trained(TWO.but(precision="bf16")), frames(TWO)).name == "torch"  # has no graph
     assert not caplog.records  # none of it is a fault
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signal stacks of Linux")
+def test_openvino_leaves_the_thread_its_signal_stack() -> None:
+    """A stack that is freed while it is set kills the process at its next signal: a child that ends, or Ctrl-C."""
+    pytest.importorskip("openvino")
+
+    class Stack(ctypes.Structure):
+        _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+    def now() -> tuple[object, ...]:
+        stack = Stack()
+        ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
+        return stack.start, stack.flags, stack.size
+
+    before, model = now(), trained(TWO)
+    scorers = [backends.choose(model, frames(TWO), backend="openvino", threads=threads) for threads in (1, 2)]
+    assert now() == before
+    scorers.pop(0)
+    gc.collect()
+    assert now() == before
+    scorers.clear()
+    gc.collect()
+    assert now() == before
 
 
 def test_compile_is_for_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ end is compared with the model on real frames before it is used, and is not used
 from __future__ import annotations
 
 import copy
+import ctypes
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -232,23 +234,53 @@ def _onnxruntime(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
 def _openvino(model: RewardModel, frames: np.ndarray, int8: bool) -> Encode:
     cpu.cap_if_needed()
     openvino = require("openvino", extra="fast", what="backend openvino")
-    core, graph = openvino.Core(), _graph(model, frames, int8)
-
-    @cache
-    def request(threads: int, shape: tuple[int, ...]) -> Any:
-        """A graph of a fixed size is faster; so that there are few sizes, they are powers of two."""
-        options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-        network = core.read_model(graph)
-        network.reshape({0: list(shape)})
-        return core.compile_model(network, "CPU", options).create_infer_request()
+    requests = _Requests(openvino.Core(), _graph(model, frames, int8))
 
     def encode(seen: Tensor, threads: int) -> Tensor:
         images = rows(seen)
         size = 1 << (len(images) - 1).bit_length()
         if size > len(images):
             images = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), np.float32)])
-        features = request(threads, images.shape).infer({0: images}, share_inputs=True)[0]
+        features = requests.of(threads, images.shape).infer({0: images}, share_inputs=True)[0]
         used = len(seen) * seen.shape[1]
         return torch.from_numpy(np.array(features[:used])).reshape(len(seen), -1)
 
     return encode
+
+
+class _Requests:
+    """A graph of OpenVINO, compiled for numbers of threads and sizes; those are few, since they are powers of two."""
+
+    def __init__(self, core: Any, graph: bytes) -> None:
+        self._core, self._graph = core, graph
+        self._ready: dict[tuple[int, tuple[int, ...]], Any] = {}
+
+    def of(self, threads: int, shape: tuple[int, ...]) -> Any:
+        """For so many threads and this shape of the input: a fixed size is faster."""
+        if (threads, shape) not in self._ready:
+            options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+            with _keeping_signal_stack():
+                network = self._core.read_model(self._graph)
+                network.reshape({0: list(shape)})
+                self._ready[threads, shape] = self._core.compile_model(network, "CPU", options).create_infer_request()
+        return self._ready[threads, shape]
+
+
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def _keeping_signal_stack() -> Iterator[None]:
+    """OpenVINO gives the thread a stack for signals, and frees it while it is still set: the next one kills us."""
+    if sys.platform != "linux":
+        yield
+        return
+    libc, own = ctypes.CDLL(None), _SignalStack()
+    libc.sigaltstack(None, ctypes.byref(own))
+    try:
+        yield
+    finally:
+        libc.sigaltstack(ctypes.byref(own), None)
