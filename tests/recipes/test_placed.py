@@ -186,7 +186,7 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
     run = Trainer(config, tmp_path)
     assert isinstance(run.source, AsyncSource)
     try:
-        for _ in range(6):
+        for _ in range(16):  # the first ones wait for the scoring worker to begin
             numbers = run.iterate()
         assert run.learner.updates > 0 and numbers["async/env_wait"] < 0.9
         assert run.learner.demos is not None and run.learner.demos.steps > 0
@@ -195,7 +195,9 @@ def test_under_ray_two_crews_act_while_one_learner_learns(tmp_path: Path, refina
         steps = run.steps
         while run.steps < steps + 160:
             run.iterate()
+        steps = run.steps
         replay, saved = run.learner.replay, run.save()
+        assert run.steps < steps + 2000  # what was on its way, and not all that a worker can make meanwhile
         rows, slots = np.nonzero(replay.kind == STEP)
         assert set(rows.tolist()) == {0, 1, 2, 3} and replay.steps == len(rows)
         found = replay.transitions(rows, slots, gamma=0.9)

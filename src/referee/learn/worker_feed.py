@@ -76,6 +76,7 @@ class WorkerFeed:
         assert config.env.train is not None
         self._size = config.algorithm.rollout_steps * config.env.train.num_envs // self.workers
         self._last = config.runner.max_steps
+        self._turn = 0
         self._room = max(self.AHEAD, room(config) // self.workers)
 
     def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
@@ -125,8 +126,11 @@ class WorkerFeed:
         end = time.monotonic() + timeout
         while not self._over:
             self.keep_busy()
-            for worker, line in enumerate(self._lines):
+            for turn in range(self.workers):
+                worker = (self._turn + turn) % self.workers
+                line = self._lines[worker]
                 if line and line[0][0].done(LOOK / self.workers):
+                    self._turn = worker + 1  # no worker waits for its turn because another one is quick
                     try:
                         found = self._take(worker, *line.popleft())
                     except RefereeError as error:
@@ -144,6 +148,8 @@ class WorkerFeed:
         with self._lock:
             under_way = sum(makes for line in self._lines for _, makes in line)
             for worker, line in enumerate(self._lines):
+                if not all(makes for _, makes in line):
+                    continue  # a checkpoint waits for its state
                 unanswered = len(list(takewhile(lambda asked: not asked[0].done(), reversed(line))))
                 for _ in range(min(self.AHEAD - unanswered, self._room - len(line))):
                     if self._asked + under_way * self._size < self._last:
