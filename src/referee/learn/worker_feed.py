@@ -77,7 +77,7 @@ class WorkerFeed:
         self._size = config.algorithm.rollout_steps * config.env.train.num_envs // self.workers
         self._last = config.runner.max_steps
         self._turn = 0
-        self._room = max(self.AHEAD, room(config) // self.workers)
+        self._room = max(self.AHEAD, room(config))  # of each worker, whose rollouts have its share of the environments
 
     def connect(self, policy: AnyPolicy, reward: RewardSource) -> None:
         """Start the workers, and those who score where that is not done here."""

@@ -90,7 +90,9 @@ class ClassifierReward:
         scorer = self.manager.artifact.scorer
         if scorer is None or scorer.backend == "torch":
             return ""
-        return f"{scorer.name} scores: at most {scorer.difference:.3f} in probability from torch"
+        return (
+            f"the reward model runs on {scorer.name}; its probabilities are within {scorer.difference:.3f} of torch's"
+        )
 
     @property
     def _only_finals(self) -> bool:
